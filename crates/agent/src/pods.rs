@@ -158,7 +158,7 @@ impl Pods {
             }
             Change::Applied { object, .. } => self.upsert(object, Origin::Api),
             Change::Removed { key, .. } => self.gone(&key),
-            Change::UpTo { .. } => return,
+            Change::Bookmark { .. } => return,
         }
         self.publish_mirrors();
         self.publish_known();

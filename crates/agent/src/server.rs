@@ -187,8 +187,8 @@ impl Server {
         let limits = Limits {
             connections: 512,
             connections_per_client: 256,
-            strangers: 128,
-            strangers_per_address: 64,
+            anonymous: 128,
+            anonymous_per_address: 64,
             tunnels: 512,
             ..Limits::default()
         };

@@ -186,8 +186,10 @@ impl Sources {
             name => name,
         };
         let kind = SERVICE_ACCOUNTS;
-        let answer =
-            self.api.create_answered(kind, &of.namespace, account, "token", &request).await;
+        let answer = self
+            .api
+            .create_subresource_returning(kind, &of.namespace, account, "token", &request)
+            .await;
         let answer = answer.map_err(|error| error.to_string())?;
         let text = |field: &str| answer["status"][field].as_str().unwrap_or_default();
         let token = text("token").to_owned();

@@ -236,7 +236,7 @@ async fn patch(
     let body = json!({"metadata": {"uid": subject.uid}, "status": changes});
     let (namespace, name) = (&subject.namespace, &subject.name);
     let kind = PatchKind::StrategicMerge;
-    client.patch_part(PODS, namespace, name, "status", kind, &body).await.map(|_| ())
+    client.patch_subresource(PODS, namespace, name, "status", kind, &body).await.map(|_| ())
 }
 
 /// The status the API has; `None` if the pod is another one.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::kind::PODS;
-use client::{DeleteOptions, gone_is_fine};
+use client::{DeleteOptions, ignore_not_found};
 use host::cgroups::Limits;
 use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
@@ -519,7 +519,7 @@ impl Worker {
             let options =
                 DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&of.uid) };
             let done = self.hands.api.delete(PODS, &of.namespace, &of.name, &options).await;
-            if gone_is_fine(done).is_err() {
+            if ignore_not_found(done).is_err() {
                 return Next::After(RUNTIME_RETRY);
             }
         }

@@ -1,14 +1,14 @@
-//! What form of answer a client wants, by its `Accept` header: [`Wanted`].
+//! The response format that a client accepts, by its `Accept` header: [`AcceptedFormat`].
 
 use objects::table::TableVersion;
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 use crate::reply::{JSON, PROTOBUF, YAML};
 
-/// The form objects are sent in.
+/// The representation that objects are sent in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// As they are.
+pub(crate) enum Representation {
+    /// The object itself.
     Plain,
     Table,
     /// Only the metadata of one object.
@@ -17,48 +17,54 @@ pub(crate) enum Form {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub form: Form,
+pub(crate) struct AcceptedFormat {
+    pub representation: Representation,
     pub content_type: &'static str,
-    /// Of the group tables and partial objects belong to.
+    /// The version of the group that tables and partial objects belong to.
     pub version: TableVersion,
 }
 
-impl Wanted {
-    pub(crate) const PLAIN: Wanted =
-        Wanted { form: Form::Plain, content_type: JSON, version: TableVersion::V1 };
+impl AcceptedFormat {
+    pub(crate) const PLAIN: AcceptedFormat = AcceptedFormat {
+        representation: Representation::Plain,
+        content_type: JSON,
+        version: TableVersion::V1,
+    };
 
-    /// The alternative of the header that the client likes best of those we can serve.
-    pub(crate) fn of(accept: &str) -> Result<Wanted, Refusal> {
-        Wanted::among(accept, |_| true)
+    /// Returns the served alternative of the header that the client prefers.
+    pub(crate) fn parse(accept: &str) -> Result<AcceptedFormat, ApiError> {
+        AcceptedFormat::among(accept, |_| true)
     }
 
-    /// As [`Wanted::of`], for kinds that have no table.
-    pub(crate) fn of_tableless(accept: &str) -> Result<Wanted, Refusal> {
-        Wanted::among(accept, |form| form != Form::Table)
+    /// As [`AcceptedFormat::parse`], for kinds without a table.
+    pub(crate) fn parse_without_table(accept: &str) -> Result<AcceptedFormat, ApiError> {
+        AcceptedFormat::among(accept, |representation| representation != Representation::Table)
     }
 
-    fn among(accept: &str, is_served: fn(Form) -> bool) -> Result<Wanted, Refusal> {
+    fn among(
+        accept: &str,
+        is_served: fn(Representation) -> bool,
+    ) -> Result<AcceptedFormat, ApiError> {
         if accept.is_empty() {
-            return Ok(Wanted::PLAIN);
+            return Ok(AcceptedFormat::PLAIN);
         }
-        let clauses = Clause::sorted(accept);
-        let mut served = clauses.iter().filter_map(Clause::wanted);
-        served.find(|wanted| is_served(wanted.form)).ok_or_else(|| not_among(&NOTATIONS))
+        let clauses = AcceptClause::sorted(accept);
+        let mut served = clauses.iter().filter_map(AcceptClause::format);
+        served.find(|format| is_served(format.representation)).ok_or_else(|| not_among(&NOTATIONS))
     }
 
-    /// As [`Wanted::of`], for answers that go on and on.
-    pub(crate) fn of_stream(accept: &str) -> Result<Wanted, Refusal> {
-        let wanted = Wanted::of(accept)?;
-        match wanted.is_yaml() {
+    /// As [`AcceptedFormat::parse`], for watches.
+    pub(crate) fn parse_stream(accept: &str) -> Result<AcceptedFormat, ApiError> {
+        let format = AcceptedFormat::parse(accept)?;
+        match format.is_yaml() {
             true => Err(not_among(&STREAMS)),
-            false => Ok(wanted),
+            false => Ok(format),
         }
     }
 
-    /// As [`Wanted::of`], for documents that are always what they are.
-    pub(crate) fn of_document(accept: &str) -> Result<Wanted, Refusal> {
-        Wanted::among(accept, |form| form == Form::Plain)
+    /// As [`AcceptedFormat::parse`], for documents without other representations.
+    pub(crate) fn parse_plain(accept: &str) -> Result<AcceptedFormat, ApiError> {
+        AcceptedFormat::among(accept, |representation| representation == Representation::Plain)
     }
 
     #[must_use]
@@ -72,49 +78,49 @@ impl Wanted {
     }
 }
 
-/// What objects are written in.
+/// The media types of objects.
 const NOTATIONS: [&str; 3] = [JSON, YAML, PROTOBUF];
-/// What watches are written in.
+/// The media types of watches.
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-fn not_among(accepted: &[&str]) -> Refusal {
+fn not_among(accepted: &[&str]) -> ApiError {
     let accepted = accepted.join(", ");
-    Refusal::not_acceptable(format!("only the following media types are accepted: {accepted}"))
+    ApiError::not_acceptable(format!("only the following media types are accepted: {accepted}"))
 }
 
-/// The notation of an aggregated discovery document, if the header asks for one.
+/// Returns the media type of an aggregated discovery document, if the header asks for one.
 pub(crate) fn aggregated_discovery(accept: &str) -> Option<&'static str> {
-    let wanted = [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")];
-    let clauses = Clause::sorted(accept);
+    let required = [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")];
+    let clauses = AcceptClause::sorted(accept);
     let clause = clauses.iter().find(|clause| {
         clause.is_plain_stream()
-            && wanted.iter().all(|(name, value)| clause.parameter(name) == Some(*value))
+            && required.iter().all(|(name, value)| clause.parameter(name) == Some(*value))
             && NOTATIONS.iter().any(|notation| clause.names(notation))
     })?;
     NOTATIONS.into_iter().find(|notation| clause.names(notation))
 }
 
-/// The media type that the header prefers of those that are served, by type alone.
+/// Returns the served media type that the header prefers, without regard to parameters.
 pub(crate) fn preferred<'a>(accept: &str, served: &[&'a str]) -> Option<&'a str> {
     let accept = if accept.is_empty() { "*/*" } else { accept };
-    let clauses = Clause::sorted(accept);
+    let clauses = AcceptClause::sorted(accept);
     clauses.iter().find_map(|clause| served.iter().find(|media| clause.names(media)).copied())
 }
 
-/// What kind of path is asked, by what it can be answered with.
+/// The kind of a path, by the media types it can respond with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     Objects,
     /// Lists, which can be watched.
     Lists,
-    /// Documents that come in JSON only.
+    /// Documents that are only available as JSON.
     Json,
 }
 
-/// Refuses a header none of whose media types a path has, before anything else of the header is
-/// looked at. Upstream's router does so, and knows types by their full name only.
-pub(crate) fn check_route(accept: &str, route: Route) -> Result<(), Refusal> {
+/// Rejects a header without a media type that the path serves, before the rest of the header is
+/// evaluated. Upstream's router does so, and matches full names only.
+pub(crate) fn check_route(accept: &str, route: Route) -> Result<(), ApiError> {
     let produced: &[&str] = match route {
         Route::Objects | Route::Lists => &NOTATIONS,
         Route::Json => &[JSON],
@@ -132,25 +138,25 @@ pub(crate) fn check_route(accept: &str, route: Route) -> Result<(), Refusal> {
     }
     let available = available.join(", ");
     let message = format!("406: Not Acceptable\n\nAvailable representations: {available}");
-    Err(Refusal::not_acceptable(message).with_details(serde_json::json!({})))
+    Err(ApiError::not_acceptable(message).with_details(serde_json::json!({})))
 }
 
 /// One alternative of the header.
-struct Clause<'a> {
+struct AcceptClause<'a> {
     media: (&'a str, &'a str),
     quality: f32,
     parameters: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Clause<'a> {
-    fn parse(text: &'a str) -> Option<Clause<'a>> {
+impl<'a> AcceptClause<'a> {
+    fn parse(text: &'a str) -> Option<AcceptClause<'a>> {
         let mut parts = text.split(';').map(str::trim);
         let media = match parts.next()? {
             "*" => ("*", "*"),
             media => media.split_once('/')?,
         };
-        let mut clause = Clause { media, quality: 1.0, parameters: Vec::new() };
-        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+        let mut clause = AcceptClause { media, quality: 1.0, parameters: Vec::new() };
+        for (name, value) in parts.filter_map(|subresource| subresource.split_once('=')) {
             match (name.trim(), value.trim()) {
                 ("q", value) => clause.quality = value.parse().unwrap_or(0.0),
                 parameter => clause.parameters.push(parameter),
@@ -159,10 +165,11 @@ impl<'a> Clause<'a> {
         Some(clause)
     }
 
-    /// The alternatives of a header, the one that the client prefers first.
-    fn sorted(accept: &'a str) -> Vec<Clause<'a>> {
-        let mut clauses: Vec<Clause<'a>> = accept.split(',').filter_map(Clause::parse).collect();
-        clauses.sort_by(Clause::order);
+    /// Returns the alternatives of a header, the preferred one first.
+    fn sorted(accept: &'a str) -> Vec<AcceptClause<'a>> {
+        let mut clauses: Vec<AcceptClause<'a>> =
+            accept.split(',').filter_map(AcceptClause::parse).collect();
+        clauses.sort_by(AcceptClause::order);
         clauses
     }
 
@@ -171,53 +178,55 @@ impl<'a> Clause<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// Reports whether the clause asks for no stream, or no other than that of a watch, and for no
-    /// version of a server.
+    /// Reports whether the clause asks for no stream other than a watch, and for no server version.
     fn is_plain_stream(&self) -> bool {
         self.parameter("stream").is_none_or(|stream| matches!(stream, "" | "watch"))
             && self.parameter("sv").is_none_or(str::is_empty)
     }
 
-    /// What is liked better comes first; then what is more exact.
-    fn order(a: &Clause<'_>, b: &Clause<'_>) -> std::cmp::Ordering {
-        let vague = |clause: &Clause<'_>| (clause.media.0 == "*", clause.media.1 == "*");
+    /// Sorts by quality, then by specificity.
+    fn order(a: &AcceptClause<'_>, b: &AcceptClause<'_>) -> std::cmp::Ordering {
+        let vague = |clause: &AcceptClause<'_>| (clause.media.0 == "*", clause.media.1 == "*");
         b.quality.total_cmp(&a.quality).then_with(|| vague(a).cmp(&vague(b)))
     }
 
     fn names(&self, notation: &str) -> bool {
         match self.media {
             ("*", "*") => true,
-            (kind, "*") => notation.split_once('/').is_some_and(|(of, _)| of == kind),
+            (kind, "*") => notation.split_once('/').is_some_and(|(own, _)| own == kind),
             (kind, exact) => notation.split_once('/') == Some((kind, exact)),
         }
     }
 
-    fn wanted(&self) -> Option<Wanted> {
-        NOTATIONS.into_iter().filter(|notation| self.names(notation)).find_map(|n| self.in_form(n))
+    fn format(&self) -> Option<AcceptedFormat> {
+        NOTATIONS
+            .into_iter()
+            .filter(|notation| self.names(notation))
+            .find_map(|n| self.format_in(n))
     }
 
-    /// What the parameters ask for, in a notation, if there is that.
-    fn in_form(&self, content_type: &'static str) -> Option<Wanted> {
+    /// Returns the format that the parameters ask for with a media type, if it is served.
+    fn format_in(&self, content_type: &'static str) -> Option<AcceptedFormat> {
         if !self.is_plain_stream() {
             return None;
         }
         let converted = (self.parameter("as"), self.parameter("g"), self.parameter("v"));
         if converted == (None, None, None) {
-            return Some(Wanted { content_type, ..Wanted::PLAIN });
+            return Some(AcceptedFormat { content_type, ..AcceptedFormat::PLAIN });
         }
         let version = match converted {
             (_, Some("meta.k8s.io"), Some("v1")) => TableVersion::V1,
             (_, Some("meta.k8s.io"), Some("v1beta1")) => TableVersion::V1Beta1,
             _ => return None,
         };
-        let form = match converted.0? {
-            // Cells of a table can be anything, which protobuf cannot say.
-            "Table" if content_type != PROTOBUF => Form::Table,
-            "PartialObjectMetadata" => Form::PartialMetadata,
-            "PartialObjectMetadataList" => Form::PartialMetadataList,
+        let representation = match converted.0? {
+            // Cells of a table can have any type, which protobuf cannot express.
+            "Table" if content_type != PROTOBUF => Representation::Table,
+            "PartialObjectMetadata" => Representation::PartialMetadata,
+            "PartialObjectMetadataList" => Representation::PartialMetadataList,
             _ => return None,
         };
-        Some(Wanted { form, content_type, version })
+        Some(AcceptedFormat { representation, content_type, version })
     }
 }
 
@@ -226,29 +235,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_form_we_have_is_taken() {
-        let form = |accept| Wanted::of(accept).map(|wanted| wanted.form).ok();
-        assert_eq!(form(""), Some(Form::Plain));
-        assert_eq!(form("*/*"), Some(Form::Plain));
+    fn first_served_representation_is_used() {
+        let representation =
+            |accept| AcceptedFormat::parse(accept).map(|format| format.representation).ok();
+        assert_eq!(representation(""), Some(Representation::Plain));
+        assert_eq!(representation("*/*"), Some(Representation::Plain));
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(form(table), Some(Form::Table));
+        assert_eq!(representation(table), Some(Representation::Table));
         assert_eq!(
-            form("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"),
-            Some(Form::Plain)
+            representation("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"),
+            Some(Representation::Plain)
         );
-        let wanted = |accept| Wanted::of(accept).unwrap();
-        assert!(wanted("application/vnd.kubernetes.protobuf,application/json").is_protobuf());
-        assert!(wanted("application/vnd.kubernetes.protobuf;stream=watch").is_protobuf());
-        assert!(!wanted("application/json,application/vnd.kubernetes.protobuf").is_protobuf());
+        let parse = |accept| AcceptedFormat::parse(accept).unwrap();
+        assert!(parse("application/vnd.kubernetes.protobuf,application/json").is_protobuf());
+        assert!(parse("application/vnd.kubernetes.protobuf;stream=watch").is_protobuf());
+        assert!(!parse("application/json,application/vnd.kubernetes.protobuf").is_protobuf());
         let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
-        assert_eq!(form(table), None);
+        assert_eq!(representation(table), None);
         let metadata =
             "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
-        assert_eq!(form(metadata), Some(Form::PartialMetadata));
-        assert_eq!(form("text/html"), None);
-        assert!(Wanted::of("application/yaml").unwrap().is_yaml());
-        assert_eq!(form("text/html, application/json;q=0.5"), Some(Form::Plain));
-        assert_eq!(form("application/json;q=0"), Some(Form::Plain));
+        assert_eq!(representation(metadata), Some(Representation::PartialMetadata));
+        assert_eq!(representation("text/html"), None);
+        assert!(AcceptedFormat::parse("application/yaml").unwrap().is_yaml());
+        assert_eq!(
+            representation("text/html, application/json;q=0.5"),
+            Some(Representation::Plain)
+        );
+        assert_eq!(representation("application/json;q=0"), Some(Representation::Plain));
         for vague in [
             "application/json;as=Table",
             "application/json;as=Table;v=v1",
@@ -256,24 +269,28 @@ mod tests {
             "application/json;as=Foo;v=v1;g=meta.k8s.io",
             "application/json;stream=other",
         ] {
-            assert_eq!(form(vague), None, "{vague}");
+            assert_eq!(representation(vague), None, "{vague}");
         }
-        assert!(wanted("application/json;q=0.5,application/yaml;q=0.9").is_yaml());
-        assert!(wanted("*/*,application/yaml").is_yaml());
+        assert!(parse("application/json;q=0.5,application/yaml;q=0.9").is_yaml());
+        assert!(parse("*/*,application/yaml").is_yaml());
     }
 
     #[test]
-    fn a_kind_without_a_table_is_served_in_the_next_form() {
+    fn kind_without_a_table_uses_the_next_format() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        assert!(Wanted::of_tableless(table).is_err());
+        assert!(AcceptedFormat::parse_without_table(table).is_err());
         let either = format!("{table},application/yaml;q=0.5");
-        assert!(Wanted::of_tableless(&either).is_ok_and(|wanted| wanted.is_yaml()));
-        let plain = Wanted::of_document(&either);
-        assert!(plain.is_ok_and(|wanted| wanted.is_yaml() && wanted.form == Form::Plain));
+        assert!(AcceptedFormat::parse_without_table(&either).is_ok_and(|format| format.is_yaml()));
+        let plain = AcceptedFormat::parse_plain(&either);
+        assert!(
+            plain.is_ok_and(
+                |format| format.is_yaml() && format.representation == Representation::Plain
+            )
+        );
     }
 
     #[test]
-    fn aggregated_discovery_is_asked_for_in_any_notation_and_order() {
+    fn aggregated_discovery_accepts_any_media_type_and_order() {
         let parameters = "as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io";
         for (accept, expected) in [
             (format!("application/json;{parameters}"), Some(JSON)),
@@ -290,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_media_type_of_those_served_is_taken() {
+    fn preferred_served_media_type_is_used() {
         let served = ["application/json", "application/x@v1+protobuf"];
         for (accept, expected) in [
             ("", Some(served[0])),
@@ -305,21 +322,24 @@ mod tests {
     }
 
     #[test]
-    fn who_accepts_nothing_we_have_is_told_what_there_is() {
-        let said = |result: Result<Wanted, Refusal>| result.map_err(|refusal| refusal.message);
+    fn unaccepted_formats_list_the_served_ones() {
+        let message =
+            |result: Result<AcceptedFormat, ApiError>| result.map_err(|error| error.message);
         let all = "only the following media types are accepted: application/json, \
                    application/yaml, application/vnd.kubernetes.protobuf";
-        assert_eq!(said(Wanted::of("text/html")), Err(all.to_owned()));
+        assert_eq!(message(AcceptedFormat::parse("text/html")), Err(all.to_owned()));
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        assert_eq!(said(Wanted::of_document(table)), Err(all.to_owned()));
+        assert_eq!(message(AcceptedFormat::parse_plain(table)), Err(all.to_owned()));
         let streams = "only the following media types are accepted: \
                        application/json;stream=watch, \
                        application/vnd.kubernetes.protobuf;stream=watch";
-        assert_eq!(said(Wanted::of_stream("application/yaml")), Err(streams.to_owned()));
-        assert!(Wanted::of_stream("application/json").is_ok());
-        let check = |accept: &str, route: Route| {
-            check_route(accept, route).map_err(|refusal| refusal.message)
-        };
+        assert_eq!(
+            message(AcceptedFormat::parse_stream("application/yaml")),
+            Err(streams.to_owned())
+        );
+        assert!(AcceptedFormat::parse_stream("application/json").is_ok());
+        let check =
+            |accept: &str, route: Route| check_route(accept, route).map_err(|error| error.message);
         for fits in ["", "*/*", "application/json;as=Foo", "text/html, application/yaml;q=0.1"] {
             assert_eq!(check(fits, Route::Objects), Ok(()), "{fits}");
         }

@@ -1,7 +1,8 @@
-//! Admission: what depends on other objects. Namespaces, service accounts, priorities, runtime
-//! classes, nodes, limits, quotas and Pod Security; which of them is on is said by [`Plugin`].
+//! Admission: the checks that depend on other objects. Namespaces, service accounts, priorities,
+//! runtime classes, nodes, limits, quotas and Pod Security; [`Plugin`] lists the plugins that can
+//! be disabled.
 //!
-//! Everything is read from the store when it is needed, so there is no cache that could be behind.
+//! Everything is read from the store on demand, so no cache can be stale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,39 +22,39 @@ use store::{Revision, Transaction};
 
 use crate::api::Api;
 use crate::bootstrap::NAMESPACES;
+use crate::error::ApiError;
 use crate::node_restriction;
-use crate::parts::core;
 use crate::plugins::Plugin;
 use crate::read;
-use crate::refusal::Refusal;
-use crate::request::Call;
-use crate::route::Place;
-use crate::{random, stored};
+use crate::request::Request;
+use crate::route::ResourcePath;
+use crate::subresources::core_resource;
+use crate::{codec, random};
 
-/// How long a pod waits for the `default` account of its namespace, which a loop makes. About as long
-/// as upstream looks for it.
-const ACCOUNT_PATIENCE: Duration = Duration::from_millis(1500);
+/// The time that a pod waits for the `default` service account of its namespace, which a controller
+/// creates. About as long as upstream retries.
+const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// One lock per namespace with quotas: requests that charge the same quota go one by one instead
-/// of undoing each other's work.
+/// One lock per namespace with quotas: requests that charge the same quota run one by one instead
+/// of conflicting.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
 
 impl QuotaLocks {
-    fn of(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn lock(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(locks.entry(namespace.to_owned()).or_default())
     }
 }
 
-/// What a write costs: quotas to be written with it.
+/// The quotas to be written together with an object.
 #[derive(Debug, Default)]
-pub(crate) struct Charge {
+pub(crate) struct QuotaReservation {
     quotas: Vec<(String, Revision, Bytes)>,
     _locked: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
-impl Charge {
+impl QuotaReservation {
     pub(crate) fn add_to(&self, transaction: Transaction) -> Transaction {
         self.quotas.iter().fold(transaction, |transaction, (key, at, quota)| {
             transaction.expect_modified_at(key.as_str(), *at).put(key.as_str(), quota.clone())
@@ -61,142 +62,156 @@ impl Charge {
     }
 }
 
-/// Changes a new object before it is validated.
+/// Mutates a new object before it is validated.
 ///
-/// `node` is the node that creates it, if one does.
+/// `node` is the requesting node, if a node creates the object.
 pub(crate) async fn mutate_create(
     api: &Api,
     node: Option<&str>,
-    place: &Place,
+    path: &ResourcePath,
     object: &mut Value,
-) -> Result<(), Refusal> {
-    check_namespace(api, place, object)?;
-    if is_pod(place) {
-        return fill_in(api, node, place, object).await;
+) -> Result<(), ApiError> {
+    check_namespace(api, path, object)?;
+    if is_pod(path) {
+        return fill_in(api, node, path, object).await;
     }
     match node {
-        Some(node) => node_restriction::check_create(api, node, place, object),
+        Some(node) => node_restriction::check_create(api, node, path, object),
         None => Ok(()),
     }
 }
 
-/// Gives a new pod what other objects have for it: limits, account, priority, runtime class.
+/// Sets the fields of a new pod that come from other objects: limits, service account, priority,
+/// runtime class.
 async fn fill_in(
     api: &Api,
     node: Option<&str>,
-    place: &Place,
+    path: &ResourcePath,
     pod: &mut Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     if api.has(Plugin::LimitRanger) {
-        let ranges = limit_ranges(api, &place.namespace)?;
+        let ranges = limit_ranges(api, &path.namespace)?;
         limits::set_defaults(pod, &ranges.iter().collect::<Vec<_>>());
     }
     if api.has(Plugin::ServiceAccount) {
-        fill_in_account(api, place, pod).await?;
+        fill_in_account(api, path, pod).await?;
     }
     if let Some(node) = node {
-        node_restriction::check_create(api, node, place, pod)?;
+        node_restriction::check_create(api, node, path, pod)?;
     }
     if api.has(Plugin::Priority) {
-        fill_in_priority(api, place, pod)?;
+        fill_in_priority(api, path, pod)?;
     }
     if api.has(Plugin::DefaultTolerationSeconds) {
         pods::default_tolerations(pod);
     }
     if api.has(Plugin::RuntimeClass) {
-        fill_in_runtime_class(api, place, pod)?;
+        fill_in_runtime_class(api, path, pod)?;
     }
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-    tell_topology(api, &node, pod)
+    add_topology_labels(api, &node, pod)
 }
 
-/// Says on a pod that comes onto a node, or on its binding, where the node is.
-pub(crate) fn tell_topology(api: &Api, node: &str, told: &mut Value) -> Result<(), Refusal> {
+/// Adds the topology labels of a node to a pod that is bound to it, or to its binding.
+pub(crate) fn add_topology_labels(
+    api: &Api,
+    node: &str,
+    object: &mut Value,
+) -> Result<(), ApiError> {
     if node.is_empty() || !api.has(Plugin::PodTopologyLabels) {
         return Ok(());
     }
     if let Some(node) = named(api, "", "nodes", node)? {
-        pods::add_topology(told, &node);
+        pods::add_topology(object, &node);
     }
     Ok(())
 }
 
-fn fill_in_priority(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+fn fill_in_priority(api: &Api, path: &ResourcePath, pod: &mut Value) -> Result<(), ApiError> {
     let class = match pod["spec"]["priorityClassName"].as_str() {
         Some(name) if !name.is_empty() => named(api, "scheduling.k8s.io", "priorityclasses", name)?,
         _ => default_priority(api)?,
     };
     let filled = pods::resolve_priority(pod, |_| class.as_ref());
-    filled.map_err(|refusal| pod_refused(place, pod, &refusal))
+    filled.map_err(|error| pod_refused(path, pod, &error))
 }
 
-fn fill_in_runtime_class(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+fn fill_in_runtime_class(api: &Api, path: &ResourcePath, pod: &mut Value) -> Result<(), ApiError> {
     let class = runtime_class(api, pod)?;
     let filled = pods::resolve_runtime_class(pod, |_| class.as_ref());
-    filled.map_err(|refusal| pod_refused(place, pod, &refusal))
+    filled.map_err(|error| pod_refused(path, pod, &error))
 }
 
-fn check_overhead(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> {
-    if !is_pod(place) || !api.has(Plugin::RuntimeClass) || pod["spec"]["overhead"].is_null() {
+fn check_overhead(api: &Api, path: &ResourcePath, pod: &Value) -> Result<(), ApiError> {
+    if !is_pod(path) || !api.has(Plugin::RuntimeClass) || pod["spec"]["overhead"].is_null() {
         return Ok(());
     }
     let class = runtime_class(api, pod)?;
     let checked = pods::check_overhead(pod, class.as_ref());
-    checked.map_err(|refusal| pod_refused(place, pod, &refusal))
+    checked.map_err(|error| pod_refused(path, pod, &error))
 }
 
-fn runtime_class(api: &Api, pod: &Value) -> Result<Option<Value>, Refusal> {
+fn runtime_class(api: &Api, pod: &Value) -> Result<Option<Value>, ApiError> {
     match pod["spec"]["runtimeClassName"].as_str() {
         Some(name) => named(api, "node.k8s.io", "runtimeclasses", name),
         None => Ok(None),
     }
 }
 
-fn is_pod(place: &Place) -> bool {
-    place.resource.plural == "pods" && place.resource.group.is_empty()
+fn is_pod(path: &ResourcePath) -> bool {
+    path.resource.plural == "pods" && path.resource.group.is_empty()
 }
 
-fn pod_refused(place: &Place, pod: &Value, refusal: &PodRefusal) -> Refusal {
-    let refused = forbidden(place, pod, &refusal.to_string());
-    match refusal.cause() {
-        Some(cause) => refused.caused_by(json!([{"reason": cause}])),
-        None => refused,
+fn pod_refused(path: &ResourcePath, pod: &Value, refused: &PodRefusal) -> ApiError {
+    let error = forbidden(path, pod, &refused.to_string());
+    match refused.cause() {
+        Some(cause) => error.caused_by(json!([{"reason": cause}])),
+        None => error,
     }
 }
 
-async fn fill_in_account(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
-    let no = |refusal: AccountRefusal, pod: &Value| forbidden(place, pod, &refusal.to_string());
-    let Some(name) = accounts::of_new(pod).map_err(|refusal| no(refusal, pod))? else {
+async fn fill_in_account(api: &Api, path: &ResourcePath, pod: &mut Value) -> Result<(), ApiError> {
+    let denied = |refused: AccountRefusal, pod: &Value| forbidden(path, pod, &refused.to_string());
+    let Some(name) = accounts::of_new(pod).map_err(|refused| denied(refused, pod))? else {
         return Ok(());
     };
-    let account = account(api, place, pod, &name).await?;
+    let account = account(api, path, pod, &name).await?;
     let filled = accounts::fill_in(pod, &account, &random::suffix());
-    filled.map_err(|refusal| no(refusal, pod))
+    filled.map_err(|refused| denied(refused, pod))
 }
 
-/// Ephemeral containers may refer to what their pod's account may.
-async fn check_ephemeral_containers(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> {
-    let no = |refusal: AccountRefusal| forbidden(place, pod, &refusal.to_string());
-    let name = accounts::of_existing(pod).map_err(no)?;
-    let account = account(api, place, pod, name).await?;
-    accounts::check_ephemeral(pod, &account).map_err(no)
+/// Checks that ephemeral containers refer only to secrets that the pod's service account may use.
+async fn check_ephemeral_containers(
+    api: &Api,
+    path: &ResourcePath,
+    pod: &Value,
+) -> Result<(), ApiError> {
+    let denied = |refused: AccountRefusal| forbidden(path, pod, &refused.to_string());
+    let name = accounts::of_existing(pod).map_err(denied)?;
+    let account = account(api, path, pod, name).await?;
+    accounts::check_ephemeral(pod, &account).map_err(denied)
 }
 
-/// The account of a pod. The `default` one may be about to be made if the namespace is new; only
-/// the request that needs it waits.
-async fn account(api: &Api, place: &Place, pod: &Value, name: &str) -> Result<Value, Refusal> {
-    let resource = core("serviceaccounts")?;
-    let key = stored::key(resource, &place.namespace, name);
+/// Returns the service account of a pod. Waits for the `default` account, which may not exist yet
+/// in a new namespace; other requests do not wait.
+async fn account(
+    api: &Api,
+    path: &ResourcePath,
+    pod: &Value,
+    name: &str,
+) -> Result<Value, ApiError> {
+    let resource = core_resource("serviceaccounts")?;
+    let key = codec::key(resource, &path.namespace, name);
     let store = api.store();
     let find = || {
         let found = store.get(&key).map_err(|error| read::read_failed(&error))?;
         found.map(|entry| read::load(resource, &entry)).transpose()
     };
-    let seen = store.revision();
+    let revision = store.revision();
     let mut found = find()?;
     if found.is_none() && name == accounts::DEFAULT {
-        let mut changes = store.watch(&key, seen).map_err(|error| read::read_failed(&error))?;
-        let comes = async {
+        let mut changes = store.watch(&key, revision).map_err(|error| read::read_failed(&error))?;
+        let created = async {
             while changes.next().await.is_ok() {
                 if let Some(account) = find()? {
                     return Ok(Some(account));
@@ -204,24 +219,28 @@ async fn account(api: &Api, place: &Place, pod: &Value, name: &str) -> Result<Va
             }
             Ok(None)
         };
-        found = tokio::time::timeout(ACCOUNT_PATIENCE, comes).await.unwrap_or(Ok(None))?;
+        found = tokio::time::timeout(ACCOUNT_TIMEOUT, created).await.unwrap_or(Ok(None))?;
     }
     found.ok_or_else(|| {
-        let (namespace, name) = (place.namespace.clone(), name.to_owned());
-        forbidden(place, pod, &AccountRefusal::Unknown { namespace, name }.to_string())
+        let (namespace, name) = (path.namespace.clone(), name.to_owned());
+        forbidden(path, pod, &AccountRefusal::Unknown { namespace, name }.to_string())
     })
 }
 
-/// The namespace of a new object must be there, and must stay.
-pub(crate) fn check_namespace(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
-    if !place.resource.namespaced {
+/// Checks that the namespace of a new object exists and is not terminating.
+pub(crate) fn check_namespace(
+    api: &Api,
+    path: &ResourcePath,
+    object: &Value,
+) -> Result<(), ApiError> {
+    if !path.resource.namespaced {
         return Ok(());
     }
-    let namespaces = core("namespaces")?;
-    let key = stored::key(namespaces, "", &place.namespace);
+    let namespaces = core_resource("namespaces")?;
+    let key = codec::key(namespaces, "", &path.namespace);
     let found = api.store().get(&key).map_err(|error| read::read_failed(&error))?;
     let Some(entry) = found else {
-        return Err(Refusal::not_found(namespaces, &place.namespace));
+        return Err(ApiError::not_found(namespaces, &path.namespace));
     };
     let namespace = read::load(namespaces, &entry)?;
     if namespace["status"]["phase"] != "Terminating" {
@@ -229,44 +248,44 @@ pub(crate) fn check_namespace(api: &Api, place: &Place, object: &Value) -> Resul
     }
     let why = format!(
         "unable to create new content in namespace {} because it is being terminated",
-        place.namespace
+        path.namespace
     );
-    Err(forbidden(place, object, &why).caused_by(json!([{
+    Err(forbidden(path, object, &why).caused_by(json!([{
         "reason": "NamespaceTerminating",
-        "message": format!("namespace {} is being terminated", place.namespace),
+        "message": format!("namespace {} is being terminated", path.namespace),
         "field": "metadata.namespace",
     }])))
 }
 
 pub(crate) async fn validate_create(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     object: &Value,
     warnings: &mut Vec<String>,
-) -> Result<Charge, Refusal> {
-    check_limits(api, place, object)?;
-    check_pod_security(api, place, object, None, warnings)?;
-    check_default_priority(api, place, object)?;
-    check_overhead(api, place, object)?;
-    charge(api, place, object, None).await
+) -> Result<QuotaReservation, ApiError> {
+    check_limits(api, path, object)?;
+    check_pod_security(api, path, object, None, warnings)?;
+    check_default_priority(api, path, object)?;
+    check_overhead(api, path, object)?;
+    reserve_quota(api, path, object, None).await
 }
 
 pub(crate) fn mutate_update(
     api: &Api,
-    call: &Call,
-    place: &Place,
+    request: &Request,
+    path: &ResourcePath,
     old: &Value,
     new: &mut Value,
-) -> Result<(), Refusal> {
-    if let Some(node) = call.user().node() {
-        node_restriction::check_update(node, place, old, new)?;
+) -> Result<(), ApiError> {
+    if let Some(node) = request.user().node() {
+        node_restriction::check_update(node, path, old, new)?;
     }
-    if place.resource.plural != "pods" {
+    if path.resource.plural != "pods" {
         return Ok(());
     }
-    // Whoever asks for other resources is given what is missing, as whoever asks for the first time.
-    if crate::write::part_name(place) == "resize" && api.has(Plugin::LimitRanger) {
-        let ranges = limit_ranges(api, &place.namespace)?;
+    // A resize gets the same defaults as a new pod.
+    if crate::write::subresource_name(path) == "resize" && api.has(Plugin::LimitRanger) {
+        let ranges = limit_ranges(api, &path.namespace)?;
         limits::set_defaults(new, &ranges.iter().collect::<Vec<_>>());
     }
     if api.has(Plugin::Priority) {
@@ -280,98 +299,98 @@ pub(crate) fn mutate_update(
 
 pub(crate) async fn validate_update(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     old: &Value,
     new: &Value,
     warnings: &mut Vec<String>,
-) -> Result<Charge, Refusal> {
-    let part = crate::write::part_name(place);
-    if part == "ephemeralcontainers" && api.has(Plugin::ServiceAccount) {
-        check_ephemeral_containers(api, place, new).await?;
+) -> Result<QuotaReservation, ApiError> {
+    let subresource = crate::write::subresource_name(path);
+    if subresource == "ephemeralcontainers" && api.has(Plugin::ServiceAccount) {
+        check_ephemeral_containers(api, path, new).await?;
     }
-    if part == "resize" {
-        check_limits(api, place, new)?;
+    if subresource == "resize" {
+        check_limits(api, path, new)?;
     }
-    check_pod_security(api, place, new, Some(old), warnings)?;
-    // Who asks for what there is already is not asked whether it fits.
-    if part == "resize" && new["metadata"]["generation"] != old["metadata"]["generation"] {
-        check_node_has(api, place, new)?;
+    check_pod_security(api, path, new, Some(old), warnings)?;
+    // A resize that changes nothing is not checked against the node.
+    if subresource == "resize" && new["metadata"]["generation"] != old["metadata"]["generation"] {
+        check_node_has(api, path, new)?;
     }
-    if part.is_empty() {
-        check_default_priority(api, place, new)?;
+    if subresource.is_empty() {
+        check_default_priority(api, path, new)?;
     }
-    if matches!(part, "" | "resize") {
-        charge(api, place, new, Some(old)).await
+    if matches!(subresource, "" | "resize") {
+        reserve_quota(api, path, new, Some(old)).await
     } else {
-        Ok(Charge::default())
+        Ok(QuotaReservation::default())
     }
 }
 
-/// The limit ranges of a namespace.
-fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, Refusal> {
-    let ranges = all(api, core("limitranges")?, namespace)?;
+/// Returns the limit ranges of a namespace.
+fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, ApiError> {
+    let ranges = all(api, core_resource("limitranges")?, namespace)?;
     Ok(ranges.into_iter().map(|(_, _, range)| range).collect())
 }
 
-fn check_limits(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
-    if !is_pod(place) || !api.has(Plugin::LimitRanger) {
+fn check_limits(api: &Api, path: &ResourcePath, object: &Value) -> Result<(), ApiError> {
+    if !is_pod(path) || !api.has(Plugin::LimitRanger) {
         return Ok(());
     }
-    let ranges = limit_ranges(api, &place.namespace)?;
-    let refusals = limits::check_pod(object, &ranges.iter().collect::<Vec<_>>());
-    match limits::message(&refusals) {
-        Some(message) => Err(forbidden(place, object, &message)),
+    let ranges = limit_ranges(api, &path.namespace)?;
+    let violations = limits::check_pod(object, &ranges.iter().collect::<Vec<_>>());
+    match limits::message(&violations) {
+        Some(message) => Err(forbidden(path, object, &message)),
         None => Ok(()),
     }
 }
 
-/// What a pod is resized to must be there on its node, whoever has it now.
-fn check_node_has(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> {
+/// Checks that a resized pod fits the node's allocatable resources, regardless of other pods.
+fn check_node_has(api: &Api, path: &ResourcePath, pod: &Value) -> Result<(), ApiError> {
     let node = match pod["spec"]["nodeName"].as_str() {
         Some(name) if !name.is_empty() => named(api, "", "nodes", name)?,
         _ => None,
     };
     let checked = pods::check_resize(pod, |_| node.as_ref());
-    checked.map_err(|refusal| pod_refused(place, pod, &refusal))
+    checked.map_err(|error| pod_refused(path, pod, &error))
 }
 
-/// What a write costs the quotas of its namespace. Held until the write is through, so that the
-/// next one sees what this one used.
-async fn charge(
+/// Charges a write to the quotas of its namespace. The reservation is held until the write is
+/// committed, so that the next request sees the new usage.
+async fn reserve_quota(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     object: &Value,
     old: Option<&Value>,
-) -> Result<Charge, Refusal> {
-    let counted = place.resource.namespaced && place.resource.plural != "resourcequotas";
+) -> Result<QuotaReservation, ApiError> {
+    let counted = path.resource.namespaced && path.resource.plural != "resourcequotas";
     if !counted || !api.has(Plugin::ResourceQuota) {
-        return Ok(Charge::default());
+        return Ok(QuotaReservation::default());
     }
-    let quotas = core("resourcequotas")?;
-    let prefix = stored::prefix(quotas, &place.namespace);
+    let quotas = core_resource("resourcequotas")?;
+    let prefix = codec::prefix(quotas, &path.namespace);
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
     if snapshot.range(&prefix, None).next().is_none() {
-        return Ok(Charge::default());
+        return Ok(QuotaReservation::default());
     }
-    let locked = api.shared.quota.of(&place.namespace).lock_owned().await;
-    let found = all(api, quotas, &place.namespace)?;
+    let locked = api.shared.quota.lock(&path.namespace).lock_owned().await;
+    let found = all(api, quotas, &path.namespace)?;
     let values: Vec<&Value> = found.iter().map(|(_, _, quota)| quota).collect();
-    let charged = quota::charge(&values, place.resource, object, old, api.now())
-        .map_err(|refusal| forbidden(place, object, &refusal.to_string()))?;
+    let charged = quota::charge(&values, path.resource, object, old, api.now())
+        .map_err(|exceeded| forbidden(path, object, &exceeded.to_string()))?;
     let mut written = Vec::new();
     for quota in charged {
         let name = &quota["metadata"]["name"];
-        let of = found.iter().find(|(_, _, before)| before["metadata"]["name"] == *name);
-        if let Some((key, at, _)) = of {
-            written.push((key.clone(), *at, stored::encode(quotas, &quota)));
+        let stored_quota = found.iter().find(|(_, _, before)| before["metadata"]["name"] == *name);
+        if let Some((key, at, _)) = stored_quota {
+            written.push((key.clone(), *at, codec::encode(quotas, &quota)));
         }
     }
-    Ok(Charge { quotas: written, _locked: Some(locked) })
+    Ok(QuotaReservation { quotas: written, _locked: Some(locked) })
 }
 
-/// There is one default priority at most.
-fn check_default_priority(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
-    let is_default = place.resource.plural == "priorityclasses" && object["globalDefault"] == true;
+/// Checks that there is at most one default priority class.
+fn check_default_priority(api: &Api, path: &ResourcePath, object: &Value) -> Result<(), ApiError> {
+    let is_default = path.resource.plural == "priorityclasses" && object["globalDefault"] == true;
     if !is_default || !api.has(Plugin::Priority) {
         return Ok(());
     }
@@ -381,46 +400,48 @@ fn check_default_priority(api: &Api, place: &Place, object: &Value) -> Result<()
             let why = format!(
                 "PriorityClass {name} is already marked as default. Only one default can exist"
             );
-            Err(forbidden(place, object, &why))
+            Err(forbidden(path, object, &why))
         }
         _ => Ok(()),
     }
 }
 
-/// The class of pods that name none, if there is one.
-fn default_priority(api: &Api) -> Result<Option<Value>, Refusal> {
+/// Returns the default priority class, if there is one.
+fn default_priority(api: &Api) -> Result<Option<Value>, ApiError> {
     let Some(classes) = catalog::find("scheduling.k8s.io", "v1", "priorityclasses") else {
         return Ok(None);
     };
     let classes = all(api, classes, "")?.into_iter().map(|(_, _, class)| class);
-    // Of several the lowest counts.
+    // If there are several, the one with the lowest value is used.
     Ok(classes
         .filter(|class| class["globalDefault"] == true)
         .min_by_key(|class| class["value"].as_i64().unwrap_or(0)))
 }
 
-/// Holds pods, and the templates of workloads, against the levels their namespace asks for.
+/// Checks pods, and the templates of workloads, against the Pod Security levels of their namespace.
 fn check_pod_security(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     object: &Value,
     old: Option<&Value>,
     warnings: &mut Vec<String>,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     if !api.has(Plugin::PodSecurity) {
         return Ok(());
     }
-    let resource = place.resource;
-    let part = crate::write::part_name(place);
-    let is_pod = is_pod(place);
+    let resource = path.resource;
+    let subresource = crate::write::subresource_name(path);
+    let is_pod = is_pod(path);
     let template = matches!(resource.plural, "deployments" | "replicasets" | "daemonsets" | "jobs");
     if resource.plural == "namespaces" && resource.group.is_empty() {
-        return check_namespace_labels(api, place, object, old, warnings);
+        return check_namespace_labels(api, path, object, old, warnings);
     }
-    if !(is_pod && matches!(part, "" | "ephemeralcontainers") || template && part.is_empty()) {
+    if !(is_pod && matches!(subresource, "" | "ephemeralcontainers")
+        || template && subresource.is_empty())
+    {
         return Ok(());
     }
-    let namespace = named(api, "", "namespaces", &place.namespace)?.unwrap_or_default();
+    let namespace = named(api, "", "namespaces", &path.namespace)?.unwrap_or_default();
     let mut causes = Causes::default();
     let policy = pod_security::Policy::of_labels(&namespace["metadata"]["labels"], &mut causes);
     let review = if is_pod {
@@ -432,21 +453,22 @@ fn check_pod_security(
         let template = &object["spec"]["template"];
         pod_security::review_template(&policy, &template["metadata"], &template["spec"])
     };
-    if let Some(refusal) = review.refusal {
-        return Err(forbidden(place, object, &refusal));
+    if let Some(message) = review.refusal {
+        return Err(forbidden(path, object, &message));
     }
     warnings.extend(review.warnings);
     Ok(())
 }
 
-/// Levels must be readable, and a stricter one warns about the pods that are there.
+/// Checks that the level labels are valid, and warns about existing pods that violate a stricter
+/// level.
 fn check_namespace_labels(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     namespace: &Value,
     old: Option<&Value>,
     warnings: &mut Vec<String>,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let mut causes = Causes::default();
     let policy = pod_security::Policy::of_labels(&namespace["metadata"]["labels"], &mut causes);
     let mut before = Causes::default();
@@ -454,19 +476,19 @@ fn check_namespace_labels(
         old.map(|old| pod_security::Policy::of_labels(&old["metadata"]["labels"], &mut before));
     let name = namespace["metadata"]["name"].as_str().unwrap_or_default();
     if !causes.is_empty() && before.is_empty() {
-        return Err(Refusal::invalid(place.resource, name, &causes));
+        return Err(ApiError::invalid(path.resource, name, &causes));
     }
     if let Some(old_policy) = old_policy {
         let pods: Vec<Value> =
-            all(api, core("pods")?, name)?.into_iter().map(|(_, _, pod)| pod).collect();
+            all(api, core_resource("pods")?, name)?.into_iter().map(|(_, _, pod)| pod).collect();
         warnings.extend(pod_security::review_namespace(name, &old_policy, &policy, &pods));
     }
     Ok(())
 }
 
-/// What is wrong with the classes a pod's containers are to change to. A pod that is bound asks
-/// its node which resources may change while a container runs; one that is not may change all.
-pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Causes, Refusal> {
+/// Validates a change of QoS classes. For a bound pod, the node reports which resources can change
+/// while a container runs; an unbound pod may change all.
+pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Causes, ApiError> {
     let Some(node) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) else {
         return Ok(Causes::default());
     };
@@ -474,64 +496,64 @@ pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Cause
     let listed = &node["status"]["qosResources"]["containerQOSResources"];
     let listed = listed.as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(class_resources::validate_changes(new, old, |name| {
-        let of = |resource: &&Value| {
+        let has_name = |resource: &&Value| {
             class_resources::full_name(resource["name"].as_str().unwrap_or_default()) == name
         };
-        listed.iter().find(of).map(|resource| resource["mutable"] == true)
+        listed.iter().find(has_name).map(|resource| resource["mutable"] == true)
     }))
 }
 
-/// Refuses to delete what a node may not, if a node asks, and namespaces that every cluster has.
+/// Rejects deletions that a node is not allowed to make, and deletions of built-in namespaces.
 pub(crate) fn check_delete(
     node: Option<&str>,
-    place: &Place,
+    path: &ResourcePath,
     object: &Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     if let Some(node) = node {
-        node_restriction::check_delete(node, place, object)?;
+        node_restriction::check_delete(node, path, object)?;
     }
-    let immortal = &NAMESPACES[..3];
-    if place.resource.plural == "namespaces" && immortal.contains(&place.name.as_str()) {
+    let undeletable = &NAMESPACES[..3];
+    if path.resource.plural == "namespaces" && undeletable.contains(&path.name.as_str()) {
         let why = "this namespace may not be deleted";
-        return Err(Refusal::forbidden(place.resource, &place.name, why));
+        return Err(ApiError::forbidden(path.resource, &path.name, why));
     }
     Ok(())
 }
 
-/// All objects of a resource, or those of a namespace.
+/// Returns all objects of a resource, or those of a namespace.
 pub(crate) fn all(
     api: &Api,
     resource: &Resource,
     namespace: &str,
-) -> Result<Vec<(String, Revision, Value)>, Refusal> {
+) -> Result<Vec<(String, Revision, Value)>, ApiError> {
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
     let mut found = Vec::new();
-    for entry in snapshot.range(&stored::prefix(resource, namespace), None) {
+    for entry in snapshot.range(&codec::prefix(resource, namespace), None) {
         let entry = entry.map_err(|error| read::broken(&error))?;
         found.push((entry.key.to_string(), entry.modified, read::load(resource, &entry)?));
     }
     Ok(found)
 }
 
-/// A cluster-scoped object by name.
+/// Returns a cluster-scoped object by name.
 pub(crate) fn named(
     api: &Api,
     group: &str,
     plural: &str,
     name: &str,
-) -> Result<Option<Value>, Refusal> {
+) -> Result<Option<Value>, ApiError> {
     let Some(resource) = catalog::find(group, "v1", plural) else { return Ok(None) };
-    let key = stored::key(resource, "", name);
+    let key = codec::key(resource, "", name);
     let found = api.store().get(&key).map_err(|error| read::read_failed(&error))?;
     found.map(|entry| read::load(resource, &entry)).transpose()
 }
 
-/// A refusal in the words of an admission plug-in. What has no name yet is called by what its name is
-/// to begin with.
-pub(crate) fn forbidden(place: &Place, object: &Value, why: &str) -> Refusal {
+/// Returns the error of an admission plugin. An object without a name is referred to by its
+/// `generateName`.
+pub(crate) fn forbidden(path: &ResourcePath, object: &Value, why: &str) -> ApiError {
     let given = |field: &str| object["metadata"][field].as_str().filter(|name| !name.is_empty());
     let name = given("name").or_else(|| given("generateName")).unwrap_or("Unknown");
-    let refusal = Refusal::forbidden(place.resource, name, why);
-    debug_assert_eq!(refusal.code, StatusCode::FORBIDDEN);
-    refusal
+    let error = ApiError::forbidden(path.resource, name, why);
+    debug_assert_eq!(error.code, StatusCode::FORBIDDEN);
+    error
 }

@@ -1,8 +1,8 @@
-//! The API as a function from calls to replies: [`Api`].
+//! The API as a function from requests to replies: [`Api`].
 //!
-//! The way of a request: who may ([`crate::identity`]), what it names ([`crate::route`]), the
-//! verb's handler, the reply in the form the client accepts. Connections, TLS and credentials are
-//! the listener's; in one process other loops call [`Api::handle`] without any.
+//! The path of a request: authorization ([`crate::identity`]), routing ([`crate::route`]), the
+//! handler of the verb, the reply in the accepted format. Connections, TLS and credentials belong
+//! to the listener; components in the same process call [`Api::handle`] directly.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,41 +16,42 @@ use objects::selector::FieldSelector;
 use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
 use store::Store;
+use tracing::{debug, error};
 
-use crate::accept::{self, Route, Wanted};
+use crate::accept::{self, AcceptedFormat, Route};
 use crate::audit::{AuditLog, Record};
 use crate::credentials::{self, Signer, StaticToken};
+use crate::error::ApiError;
 use crate::flow::Flow;
 use crate::heavy::{HeavyWork, LIGHT_BODY};
-use crate::identity::{self, Attempt, User};
+use crate::identity::{self, AuthorizerAttributes, User};
 use crate::impersonation::{self, Requested};
-use crate::metrics::{Metrics, MoreMetrics};
+use crate::metrics::{Metrics, MetricsCollector};
 use crate::plugins::{Plugin, Plugins};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::{Call, Caller};
-use crate::route::{Place, Target};
-use crate::{delete, documents, node_authorizer, parts, read, reviews, watch, write};
+use crate::request::{Caller, Request, RequestContext};
+use crate::route::{ResourcePath, Target};
+use crate::{access_reviews, delete, discovery, node_authorizer, read, subresources, watch, write};
 
-/// What an API server is told at its start.
+/// The options of an API server.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub gates: FeatureGates,
-    /// Which admission plug-ins are on.
+    /// The enabled admission plugins.
     pub plugins: Plugins,
-    /// Whether privileged and host-process containers are allowed at all.
+    /// Allows privileged and host-process containers.
     pub allow_privileged: bool,
-    /// The addresses services may have.
+    /// The range of service addresses.
     pub service_range: String,
-    /// Where clients reach the server, for discovery.
+    /// The address that clients reach the server at, for discovery.
     pub advertised: String,
-    /// Tokens that are good as long as the server runs.
+    /// Static tokens, valid as long as the server runs.
     pub tokens: Vec<StaticToken>,
-    /// What service accounts' tokens are signed with.
+    /// The key that signs service account tokens.
     pub token_secret: Vec<u8>,
-    /// Where to write who asked for what.
+    /// The file that the audit log is written to.
     pub audit_log: Option<PathBuf>,
-    /// The way to the nodes' agents, for logs and streams.
+    /// The dialer to the nodes' agents, for logs and streams.
     pub agents: Option<https::Dialer>,
 }
 
@@ -70,12 +71,12 @@ impl Default for Options {
     }
 }
 
-/// The gates of a server that is told nothing: upstream's, and QoS-class resources on.
+/// Returns the default feature gates: upstream's, with QoS-class resources enabled.
 #[must_use]
 pub fn default_gates() -> FeatureGates {
     let mut gates = FeatureGates::default();
     for gate in [Gate::QosResources, Gate::WindowsHostProcessContainers] {
-        // Only gates that are locked cannot be set, and these are not.
+        // Only locked gates cannot be set, and these are not locked.
         let _ = gates.set(gate, true);
     }
     gates
@@ -100,14 +101,14 @@ pub(crate) struct Shared {
 }
 
 impl Api {
-    /// An API over the store, with the objects every cluster has.
-    pub async fn new(store: Store, options: Options) -> Result<Api, Refusal> {
+    /// Creates an API over a store, with the objects that every cluster has.
+    pub async fn new(store: Store, options: Options) -> Result<Api, ApiError> {
         let quota = crate::admission::QuotaLocks::default();
         let signer = Signer::new(&options.token_secret);
         let audit = match &options.audit_log {
             None => None,
             Some(path) => Some(AuditLog::open(path).map_err(|error| {
-                Refusal::internal(format!("the audit log {}: {error}", path.display()))
+                ApiError::internal(format!("the audit log {}: {error}", path.display()))
             })?),
         };
         let (metrics, flow) = (Metrics::default(), Flow::default());
@@ -136,198 +137,201 @@ impl Api {
         self.shared.options.plugins.has(plugin)
     }
 
-    /// The lines of the audit log for `/metrics`, if there is one.
+    /// Returns the metrics of the audit log, if there is one.
     pub(crate) fn audit_metrics(&self) -> String {
         self.shared.audit.as_ref().map(AuditLog::metrics).unwrap_or_default()
     }
 
-    /// Puts the lines of the process's other parts on `/metrics` too; heard once.
-    pub fn also_measure(&self, more: MoreMetrics) {
+    /// Adds a collector for other components of the process to `/metrics`. Only the first one is
+    /// used.
+    pub fn register_metrics(&self, more: MetricsCollector) {
         let _ = self.shared.metrics.more.set(more);
     }
 
-    /// Whose a bearer token is that is meant for this server.
+    /// Returns the user of a bearer token that is valid for this server.
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<User> {
         let audiences = [credentials::ISSUER.to_owned()];
         crate::tokens::identify(self, token, &audiences).map(|(user, _)| user)
     }
 
-    /// Answers one call.
-    pub async fn handle(&self, call: Call) -> Reply {
-        self.finish(call, None).await
+    /// Handles one request.
+    pub async fn handle(&self, request: Request) -> Reply {
+        self.finish(request, None).await
     }
 
-    /// Answers a call that is refused before its body was read; counted and logged as any other.
-    pub(crate) async fn refuse(&self, call: Call, refusal: Refusal) -> Reply {
-        self.finish(call, Some(refusal)).await
+    /// Answers a request that was rejected before its body was read. It is counted and logged like
+    /// any other.
+    pub(crate) async fn refuse(&self, request: Request, error: ApiError) -> Reply {
+        self.finish(request, Some(error)).await
     }
 
-    /// Checks whether the headers of a call suffice to refuse it. [`Api::handle`] then gives the
-    /// reason, whatever the body is.
-    pub(crate) fn refuses_headers(&self, call: &Call) -> bool {
-        let mut call = call.clone();
-        match impersonated(&call) {
+    /// Returns true if the headers of a request suffice to reject it. [`Api::handle`] then returns
+    /// the error for any body.
+    pub(crate) fn refuses_headers(&self, request: &Request) -> bool {
+        let mut request = request.clone();
+        match impersonated(&request) {
             Err(_) => return true,
             Ok(None) => {}
             Ok(Some(user)) => {
-                call.impersonate(user);
+                request.impersonate(user);
             }
         }
-        self.permit(&call, Target::parse(&call.path).as_ref()).is_err()
+        self.permit(&request, Target::parse(&request.path).as_ref()).is_err()
     }
 
-    async fn finish(&self, mut call: Call, refusal: Option<Refusal>) -> Reply {
+    async fn finish(&self, mut request: Request, error: Option<ApiError>) -> Reply {
         let started = Instant::now();
         let received = self.now();
         let metrics = &self.shared.metrics;
         metrics.in_flight.fetch_add(1, Ordering::Relaxed);
-        let target = Target::parse(&call.path);
+        let target = Target::parse(&request.path);
         let (mut verb, mut resource) = match &target {
-            Some(Target::Resource(place)) => {
-                let verb = request_verb(&call, place.name.is_empty(), place.old_watch);
-                (verb, place.resource.plural)
+            Some(Target::Resource(path)) => {
+                let verb = request_verb(&request, path.name.is_empty(), path.old_watch);
+                (verb, path.resource.plural)
             }
-            _ => (request_verb(&call, false, false), ""),
+            _ => (request_verb(&request, false, false), ""),
         };
         let mut impersonator = None;
-        let answer = match impersonated(&call) {
+        let answer = match impersonated(&request) {
             Ok(user) => {
-                impersonator = user.map(|user| call.impersonate(user));
-                match refusal {
-                    Some(refusal) => Err(refusal),
-                    None => self.answer(&call, target.as_ref()).await,
+                impersonator = user.map(|user| request.impersonate(user));
+                match error {
+                    Some(error) => Err(error),
+                    None => self.answer(&request, target.as_ref()).await,
                 }
             }
-            Err(refusal) => {
+            Err(error) => {
                 (verb, resource) = ("impersonate", "users");
-                Err(refusal)
+                Err(error)
             }
         };
-        let (reply, refusal) = match answer {
+        let (reply, error) = match answer {
             Ok(reply) => (reply, None),
-            Err(refusal) => {
-                // A client that accepts no form there is gets the refusal in JSON.
-                let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
-                (Reply::refused(&refusal, wanted), Some(refusal))
+            Err(error) => {
+                // A client that accepts no served format gets the error as JSON.
+                let format = AcceptedFormat::parse(request.header("accept"))
+                    .unwrap_or(AcceptedFormat::PLAIN);
+                (Reply::from_error(&error, format), Some(error))
             }
         };
         let code = reply.status.as_u16();
         if let Some(audit) = &self.shared.audit {
             audit.note(&Record {
-                call: &call,
+                request: &request,
                 impersonator: impersonator.as_ref(),
                 target: target.as_ref(),
                 verb,
                 code,
-                refusal: refusal.as_ref(),
+                error: error.as_ref(),
                 received,
                 now: self.now(),
             });
         }
         metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
-        metrics.observe(verb, resource, code, started.elapsed());
+        let elapsed = started.elapsed();
+        metrics.observe(verb, resource, code, elapsed);
+        let user = request.user().name.as_str();
+        let impersonator = impersonator.as_ref().map(|sender| sender.name.as_str());
+        let (path, source) = (request.path.as_str(), request.source.map(tracing::field::display));
+        let latency_ms = elapsed.as_millis();
+        match &error {
+            Some(error) if error.code == StatusCode::INTERNAL_SERVER_ERROR => {
+                let error = error.message.as_str();
+                error!(user, verb, path, status = code, latency_ms, error, "request failed");
+            }
+            _ => debug!(
+                user,
+                impersonator,
+                verb,
+                path,
+                status = code,
+                latency_ms,
+                source,
+                "handled a request"
+            ),
+        }
         reply
     }
 
-    async fn answer(&self, call: &Call, target: Option<&Target>) -> Result<Reply, Refusal> {
-        check_timeout(call, target)?;
-        self.permit(call, target)?;
+    async fn answer(&self, request: &Request, target: Option<&Target>) -> Result<Reply, ApiError> {
+        check_timeout(request, target)?;
+        self.permit(request, target)?;
         match target {
-            None => Err(Refusal::bad_request("the path is not valid")),
-            Some(Target::Document(path)) => documents::get(self, call, path),
+            None => Err(ApiError::bad_request("the path is not valid")),
+            Some(Target::NonResource(path)) => discovery::get(self, request, path),
             Some(Target::UnknownResource { group, version, .. }) => {
                 let mut served = catalog::RESOURCES.iter();
                 if served.any(|known| known.group == *group && known.version == *version) {
-                    return Err(Refusal::no_such_resource());
+                    return Err(ApiError::no_such_resource());
                 }
-                documents::get(self, call, call.path.trim_end_matches('/'))
+                discovery::get(self, request, request.path.trim_end_matches('/'))
             }
-            Some(Target::Resource(place)) => self.resource(call, place).await,
+            Some(Target::Resource(path)) => self.resource(request, path).await,
         }
     }
 
-    /// Refuses a caller without good credentials, and what the caller is not allowed to do. Does not look
+    /// Rejects invalid credentials and requests that the user is not allowed to make. Does not look
     /// at the body.
-    fn permit(&self, call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
-        match call.caller {
+    fn permit(&self, request: &Request, target: Option<&Target>) -> Result<(), ApiError> {
+        match request.caller {
             Caller::Known(_) => {}
-            Caller::Nobody if identity::is_public(&call.path) => return Ok(()),
-            Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
+            Caller::Anonymous if identity::is_public(&request.path) => return Ok(()),
+            Caller::Anonymous | Caller::InvalidCredentials => return Err(ApiError::unauthorized()),
         }
         let Some(target) = target else { return Ok(()) };
-        attempted(call, target, |attempt| match self.decide(call.user(), attempt)? {
-            Ok(()) => Ok(()),
-            Err(reason) => Err(denied(call.user(), attempt, &reason)),
+        with_attributes(request, target, |attributes| {
+            match self.decide(request.user(), attributes)? {
+                Ok(()) => Ok(()),
+                Err(reason) => Err(denied(request.user(), attributes, &reason)),
+            }
         })
     }
 
-    /// Decides whether a user may do something: by its role, then, for a node, by the Node authorizer. If it
-    /// may not, the reason is what clients see; it may be empty.
+    /// Authorizes a request: by the role of the user and, for a node, by the Node authorizer. The
+    /// reason of a denial is sent to the client; it may be empty.
     pub(crate) fn decide(
         &self,
         user: &User,
-        attempt: &Attempt<'_>,
-    ) -> Result<Result<(), String>, Refusal> {
-        if identity::allows(user, attempt) {
+        attributes: &AuthorizerAttributes<'_>,
+    ) -> Result<Result<(), String>, ApiError> {
+        if identity::allows(user, attributes) {
             return Ok(Ok(()));
         }
         let Some(node) = user.node() else { return Ok(Err(String::new())) };
-        let decision = node_authorizer::authorize(self, &user.name, node, attempt)?;
+        let decision = node_authorizer::authorize(self, &user.name, node, attributes)?;
         Ok(decision.map_err(|reason| match reason.is_empty() {
             true => reason,
             false => format!("node: {reason}"),
         }))
     }
 
-    async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-        let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-        let action = Action::of(call, place, verb).ok_or_else(Refusal::method_not_allowed)?;
-        let wanted = action.wanted(call.header("accept"))?;
-        if call.body.len() <= LIGHT_BODY {
-            return self.act(action, call, place, wanted).await;
+    async fn resource(&self, request: &Request, path: &ResourcePath) -> Result<Reply, ApiError> {
+        let verb = request_verb(request, path.name.is_empty(), path.old_watch);
+        let action = Action::of(request, path, verb).ok_or_else(ApiError::method_not_allowed)?;
+        let format = action.format(request.header("accept"))?;
+        if request.body.len() <= LIGHT_BODY {
+            return action.run(RequestContext { api: self, request, path, format }).await;
         }
-        let (api, call, place) = (self.clone(), call.clone(), place.clone());
-        let work = async move { api.act(action, &call, &place, wanted).await };
+        let (api, request, path) = (self.clone(), request.clone(), path.clone());
+        let work = async move {
+            let context = RequestContext { api: &api, request: &request, path: &path, format };
+            action.run(context).await
+        };
         self.shared.heavy.run(work).await?
-    }
-
-    async fn act(
-        &self,
-        action: Action,
-        call: &Call,
-        place: &Place,
-        wanted: Wanted,
-    ) -> Result<Reply, Refusal> {
-        match action {
-            Action::Watch => watch::watch(self, call, place, wanted),
-            Action::List => read::list(self, call, place, wanted).await,
-            Action::Get => read::get(self, call, place, wanted),
-            Action::GetPart | Action::Connect if call.method == Method::GET => {
-                parts::get(self, call, place, wanted).await
-            }
-            Action::GetPart | Action::CreatePart | Action::Connect => {
-                parts::create(self, call, place, wanted).await
-            }
-            Action::Review => reviews::create(self, call, place, wanted).await,
-            Action::Create => write::create(self, call, place, wanted).await,
-            Action::Update => write::update(self, call, place, wanted).await,
-            Action::Patch => write::patch(self, call, place, wanted).await,
-            Action::Delete => delete::one(self, call, place, wanted).await,
-            Action::DeleteCollection => delete::collection(self, call, place, wanted).await,
-        }
     }
 }
 
-/// What a request to a resource asks for.
+/// The operation of a request to a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Watch,
     List,
     Get,
-    GetPart,
-    CreatePart,
-    /// Streams, which are not answered with objects.
+    GetSubresource,
+    CreateSubresource,
+    /// Streams, which do not respond with objects.
     Connect,
     Review,
     Create,
@@ -338,36 +342,38 @@ enum Action {
 }
 
 impl Action {
-    /// Nothing if the resource does not have the method.
-    fn of(call: &Call, place: &Place, verb: &str) -> Option<Action> {
-        let part = place.subresource.map_or("", |subresource| subresource.name);
-        let verbs = place.subresource.map_or(place.resource.verbs, |s| s.verbs);
+    /// Returns `None` if the resource does not support the method.
+    fn of(request: &Request, path: &ResourcePath, verb: &str) -> Option<Action> {
+        let subresource = path.subresource.map_or("", |subresource| subresource.name);
+        let verbs = path.subresource.map_or(path.resource.verbs, |s| s.verbs);
         let has = |verb: Verb| verbs.contains(&verb);
-        let collection = place.name.is_empty();
-        // What is in namespaces is made and cleared in one of them.
-        let in_one = !place.resource.namespaced || !place.namespace.is_empty();
-        let connects = matches!(part, "exec" | "attach" | "portforward");
-        let action = match call.method {
+        let collection = path.name.is_empty();
+        // Namespaced objects are created and deleted as a collection within one namespace.
+        let in_one = !path.resource.namespaced || !path.namespace.is_empty();
+        let connects = matches!(subresource, "exec" | "attach" | "portforward");
+        let action = match request.method {
             Method::GET if verb == "watch" && has(Verb::Watch) => Action::Watch,
             Method::GET if collection && has(Verb::List) => Action::List,
-            Method::GET if !collection && has(Verb::Get) => match part {
+            Method::GET if !collection && has(Verb::Get) => match subresource {
                 "" | "status" | "resize" | "ephemeralcontainers" => Action::Get,
                 _ if connects => Action::Connect,
-                _ => Action::GetPart,
+                _ => Action::GetSubresource,
             },
-            Method::POST if !part.is_empty() && has(Verb::Create) => match connects {
+            Method::POST if !subresource.is_empty() && has(Verb::Create) => match connects {
                 true => Action::Connect,
-                false => Action::CreatePart,
+                false => Action::CreateSubresource,
             },
             Method::POST if collection && in_one && has(Verb::Create) => {
-                match place.resource.verbs {
+                match path.resource.verbs {
                     [Verb::Create] => Action::Review,
                     _ => Action::Create,
                 }
             }
             Method::PUT if !collection && has(Verb::Update) => Action::Update,
             Method::PATCH if !collection && has(Verb::Patch) => Action::Patch,
-            Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => Action::Delete,
+            Method::DELETE if !collection && subresource.is_empty() && has(Verb::Delete) => {
+                Action::Delete
+            }
             Method::DELETE if collection && in_one && has(Verb::DeleteCollection) => {
                 Action::DeleteCollection
             }
@@ -376,43 +382,76 @@ impl Action {
         Some(action)
     }
 
-    /// The form of the answer, if the client accepts one there is.
-    fn wanted(self, accept: &str) -> Result<Wanted, Refusal> {
+    async fn run(self, context: RequestContext<'_>) -> Result<Reply, ApiError> {
+        match self {
+            Action::Watch => watch::watch(context),
+            Action::List => read::list(context).await,
+            Action::Get => read::get(context),
+            Action::GetSubresource | Action::Connect if context.request.method == Method::GET => {
+                subresources::get(context).await
+            }
+            Action::GetSubresource | Action::CreateSubresource | Action::Connect => {
+                subresources::create(context).await
+            }
+            Action::Review => access_reviews::create(context).await,
+            Action::Create => write::create(context).await,
+            Action::Update => write::update(context).await,
+            Action::Patch => write::patch(context).await,
+            Action::Delete => delete::one(context).await,
+            Action::DeleteCollection => delete::collection(context).await,
+        }
+    }
+
+    /// Returns the format of the response, or an error if the client accepts none.
+    fn format(self, accept: &str) -> Result<AcceptedFormat, ApiError> {
         let route = match self {
-            Action::Connect => return Ok(Wanted::PLAIN),
+            Action::Connect => return Ok(AcceptedFormat::PLAIN),
             Action::Watch | Action::List => Route::Lists,
             _ => Route::Objects,
         };
         accept::check_route(accept, route)?;
         match self {
-            Action::Watch => Wanted::of_stream(accept),
-            Action::Review | Action::CreatePart => Wanted::of_tableless(accept),
-            _ => Wanted::of(accept),
+            Action::Watch => AcceptedFormat::parse_stream(accept),
+            Action::Review | Action::CreateSubresource => {
+                AcceptedFormat::parse_without_table(accept)
+            }
+            _ => AcceptedFormat::parse(accept),
         }
     }
 }
 
-/// Calls `of` with what a request attempts to do.
+/// Calls `then` with the authorizer attributes of a request.
 ///
-/// As upstream reads paths: what is below a version is a resource, whether or not it is served.
-fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T) -> T {
-    let fields = call.query.text("fieldSelector");
+/// As upstream parses paths: a path below a version is a resource, even if it is not served.
+fn with_attributes<T>(
+    request: &Request,
+    target: &Target,
+    then: impl FnOnce(&AuthorizerAttributes<'_>) -> T,
+) -> T {
+    let fields = request.query.text("fieldSelector");
     let single = FieldSelector::parse(fields).ok();
     let single = single.as_ref().and_then(|selector| selector.requires_exactly("metadata.name"));
     let is_segment = |name: &&str| !name.contains(['/', '%']) && !matches!(*name, "." | "..");
     let single = single.filter(is_segment).unwrap_or_default();
     match target {
-        Target::Resource(place) => {
-            let part = write::part_name(place);
-            let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-            let on = Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
-            of(&on.selecting(fields, single))
+        Target::Resource(path) => {
+            let subresource = write::subresource_name(path);
+            let verb = request_verb(request, path.name.is_empty(), path.old_watch);
+            let (namespace, name) = (&path.namespace, &path.name);
+            let attributes = AuthorizerAttributes::for_resource(
+                verb,
+                path.resource,
+                subresource,
+                namespace,
+                name,
+            );
+            then(&attributes.with_field_selector(fields, single))
         }
         Target::UnknownResource { group, resource, namespace, name, .. } => {
             let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let verb = request_verb(call, name.is_empty(), false);
+            let verb = request_verb(request, name.is_empty(), false);
             let (group, namespace, name) = (group.as_str(), namespace.as_str(), name.as_str());
-            let on = Attempt::Resource {
+            let attributes = AuthorizerAttributes::Resource {
                 verb,
                 group,
                 resource,
@@ -421,16 +460,16 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
                 name,
                 selector: "",
             };
-            of(&on.selecting(fields, single))
+            then(&attributes.with_field_selector(fields, single))
         }
-        Target::Document(_) => {
-            let segments: Vec<&str> = call.path.trim_matches('/').split('/').collect();
+        Target::NonResource(_) => {
+            let segments: Vec<&str> = request.path.trim_matches('/').split('/').collect();
             let (group, rest) = match segments.as_slice() {
                 ["api", _, rest @ ..] if !rest.is_empty() => ("", rest),
                 ["apis", group, _, rest @ ..] if !rest.is_empty() => (*group, rest),
                 _ => {
-                    let verb = call.method.as_str().to_ascii_lowercase();
-                    return of(&Attempt::Path { verb: &verb, path: &call.path });
+                    let verb = request.method.as_str().to_ascii_lowercase();
+                    return then(&AuthorizerAttributes::Path { verb: &verb, path: &request.path });
                 }
             };
             let (namespace, rest) = match rest {
@@ -439,8 +478,8 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
             };
             let at = |index: usize| rest.get(index).copied().unwrap_or_default();
             let (resource, name, subresource) = (at(0), at(1), at(2));
-            let verb = request_verb(call, name.is_empty(), false);
-            let on = Attempt::Resource {
+            let verb = request_verb(request, name.is_empty(), false);
+            let attributes = AuthorizerAttributes::Resource {
                 verb,
                 group,
                 resource,
@@ -449,87 +488,89 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
                 name,
                 selector: "",
             };
-            of(&on.selecting(fields, single))
+            then(&attributes.with_field_selector(fields, single))
         }
     }
 }
 
-/// The user that a call is made for, if that is not its sender.
-fn impersonated(call: &Call) -> Result<Option<User>, Refusal> {
-    let Caller::Known(sender) = &call.caller else { return Ok(None) };
-    match impersonation::requested(sender, &call.headers)? {
+/// Returns the user that a request impersonates, if it does.
+fn impersonated(request: &Request) -> Result<Option<User>, ApiError> {
+    let Caller::Known(sender) = &request.caller else { return Ok(None) };
+    match impersonation::requested(sender, &request.headers)? {
         Requested::Nothing => Ok(None),
         Requested::User(user) => Ok(Some(user)),
-        Requested::Denied(kind) => Err(may_not_impersonate(call, sender, kind)),
+        Requested::Denied(kind) => Err(may_not_impersonate(request, sender, kind)),
     }
 }
 
-/// The 403 for a sender that may not impersonate, in upstream's words: what was asked for, with a verb that
-/// says so.
-fn may_not_impersonate(call: &Call, sender: &User, kind: &str) -> Refusal {
-    let target = Target::parse(&call.path).unwrap_or_else(|| Target::Document(call.path.clone()));
-    attempted(call, &target, |attempt| {
-        let mut attempt = *attempt;
-        let (Attempt::Resource { verb, .. } | Attempt::Path { verb, .. }) = &mut attempt;
+/// Returns the 403 for a sender that may not impersonate, as upstream: with the attributes of the
+/// request and a special verb.
+fn may_not_impersonate(request: &Request, sender: &User, kind: &str) -> ApiError {
+    let target =
+        Target::parse(&request.path).unwrap_or_else(|| Target::NonResource(request.path.clone()));
+    with_attributes(request, &target, |attributes| {
+        let mut attributes = *attributes;
+        let (AuthorizerAttributes::Resource { verb, .. } | AuthorizerAttributes::Path { verb, .. }) =
+            &mut attributes;
         let longer = format!("impersonate-on:{kind}:{verb}");
         *verb = &longer;
-        denied(sender, &attempt, "")
+        denied(sender, &attributes, "")
     })
 }
 
-/// The 403 for an attempt.
-pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, reason: &str) -> Refusal {
-    let words = attempt.denied(user, reason);
-    match *attempt {
-        Attempt::Path { .. } => {
-            let message = format!("forbidden: {words}");
-            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message)
+/// Returns the 403 for denied attributes.
+pub(crate) fn denied(user: &User, attributes: &AuthorizerAttributes<'_>, reason: &str) -> ApiError {
+    let message = attributes.denied(user, reason);
+    match *attributes {
+        AuthorizerAttributes::Path { .. } => {
+            let message = format!("forbidden: {message}");
+            ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message)
                 .with_details(serde_json::json!({}))
         }
-        Attempt::Resource { group, resource, name, .. } => {
+        AuthorizerAttributes::Resource { group, resource, name, .. } => {
             let qualified =
                 if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
             let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
-            let message = format!("{qualified}{named} is forbidden: {words}");
+            let message = format!("{qualified}{named} is forbidden: {message}");
             let mut details = serde_json::Map::new();
             for (key, value) in [("name", name), ("group", group), ("kind", resource)] {
                 if !value.is_empty() {
                     details.insert(key.to_owned(), value.into());
                 }
             }
-            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(details.into())
+            ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(details.into())
         }
     }
 }
 
-/// Refuses a `timeout=` that is not a duration, before anything else as upstream does. Requests that
-/// last as long as their client wants are not asked. Requests here take milliseconds, so that the time
-/// itself is not kept.
-fn check_timeout(call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
-    let text = call.query.text("timeout");
+/// Rejects a `timeout=` that is not a duration, before anything else as upstream does. Long-running
+/// requests are not checked. Other requests take milliseconds here, so that the timeout itself is
+/// not enforced.
+fn check_timeout(request: &Request, target: Option<&Target>) -> Result<(), ApiError> {
+    let text = request.query.text("timeout");
     if text.is_empty() {
         return Ok(());
     }
-    if let Some(Target::Resource(place)) = target {
-        let part = place.subresource.map_or("", |subresource| subresource.name);
-        let lasts = matches!(part, "attach" | "exec" | "log" | "portforward")
-            || request_verb(call, place.name.is_empty(), place.old_watch) == "watch";
+    if let Some(Target::Resource(path)) = target {
+        let subresource = path.subresource.map_or("", |subresource| subresource.name);
+        let lasts = matches!(subresource, "attach" | "exec" | "log" | "portforward")
+            || request_verb(request, path.name.is_empty(), path.old_watch) == "watch";
         if lasts {
             return Ok(());
         }
     }
     match objects::duration::fault(text) {
-        Some(fault) => Err(Refusal::bad_request(format!(
+        Some(fault) => Err(ApiError::bad_request(format!(
             "invalid timeout specified in the request URL - {fault}"
         ))),
         None => Ok(()),
     }
 }
 
-/// The verb of a request to a resource.
-pub(crate) fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
-    match &call.method {
-        &Method::GET | &Method::HEAD if old_watch || call.query.flag("watch") => "watch",
+/// Returns the verb of a request.
+pub(crate) fn request_verb(request: &Request, collection: bool, old_watch: bool) -> &'static str {
+    match &request.method {
+        &Method::GET | &Method::HEAD if old_watch || request.query.flag("watch") => "watch",
         &Method::GET | &Method::HEAD if collection => "list",
         &Method::GET | &Method::HEAD => "get",
         &Method::POST => "create",

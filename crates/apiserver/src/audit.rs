@@ -1,9 +1,9 @@
-//! The audit log: one JSON object a line for each request, an `Event` of upstream's `audit.k8s.io/v1` at
-//! level Metadata. Main type: [`AuditLog`].
+//! The audit log: one line of JSON per request, an `Event` of upstream's `audit.k8s.io/v1` at level
+//! Metadata. Main type: [`AuditLog`].
 //!
-//! Requests never wait for the disk. Events are written by a thread of their own, in the order of the answers;
-//! when it cannot keep up, events are dropped and counted. A write that fails is tried again on a file that is
-//! opened anew, for as long as it takes. Bodies are never written: they may hold secrets.
+//! Requests never wait for the disk. A thread writes the events in the order of the responses; when
+//! it cannot keep up, events are dropped and counted. A failed write is retried on a newly opened
+//! file until it succeeds. Bodies are never written, because they may contain secrets.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -15,24 +15,25 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use https::ErrorChange;
 use objects::timestamp::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tracing::{error, info};
+use tracing::{info, warn};
 
+use crate::error::ApiError;
 use crate::identity::User;
-use crate::refusal::Refusal;
-use crate::request::{Call, Caller};
+use crate::request::{Caller, Request};
 use crate::route::Target;
 
-/// Events that may wait to be written. At a kilobyte each these are ten megabytes.
+/// The maximum number of queued events: ten megabytes at a kilobyte each.
 const WAITING: usize = 10_000;
-/// The most that is written at once.
+/// The maximum number of bytes per write.
 const BATCH_BYTES: usize = 1 << 20;
-/// The wait before a failed write is tried again.
+/// The wait before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Characters that stand in a query as they are.
+/// Characters that need no escaping in a query.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 
@@ -45,7 +46,7 @@ pub(crate) struct AuditLog {
 #[derive(Debug, Default)]
 struct Counts {
     events: AtomicU64,
-    /// Events that were dropped because too many waited.
+    /// Events that were dropped because the queue was full.
     dropped: AtomicU64,
     failed_writes: AtomicU64,
 }
@@ -53,13 +54,13 @@ struct Counts {
 /// The part of an event that describes a request.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
-    pub(crate) call: &'a Call,
-    /// The sender of the request, where it was made in the name of another user.
+    pub(crate) request: &'a Request,
+    /// The sender of the request, if it impersonates another user.
     pub(crate) impersonator: Option<&'a User>,
     pub(crate) target: Option<&'a Target>,
     pub(crate) verb: &'a str,
     pub(crate) code: u16,
-    pub(crate) refusal: Option<&'a Refusal>,
+    pub(crate) error: Option<&'a ApiError>,
     pub(crate) received: Timestamp,
     pub(crate) now: Timestamp,
 }
@@ -88,7 +89,7 @@ impl AuditLog {
         }
     }
 
-    /// The lines for `/metrics`, with upstream's names where it has them.
+    /// Returns the metrics, with upstream's names where they exist.
     pub(crate) fn metrics(&self) -> String {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (events, dropped) = (read(&self.counts.events), read(&self.counts.dropped));
@@ -113,16 +114,16 @@ fn append(path: &Path) -> io::Result<File> {
 
 impl Record<'_> {
     fn event(&self) -> Value {
-        let call = self.call;
-        let acting = match &call.caller {
-            Caller::Known(user) => user.told(),
-            Caller::Nobody | Caller::Pretender => json!({}),
+        let request = self.request;
+        let acting = match &request.caller {
+            Caller::Known(user) => user.to_user_info(),
+            Caller::Anonymous | Caller::InvalidCredentials => json!({}),
         };
         let mut status = json!({"metadata": {}, "code": self.code});
-        if let Some(refusal) = self.refusal {
+        if let Some(error) = self.error {
             status["status"] = json!("Failure");
-            status["message"] = json!(refusal.message);
-            status["reason"] = json!(refusal.reason);
+            status["message"] = json!(error.message);
+            status["reason"] = json!(error.reason);
         }
         let decision = match self.code {
             401 => None,
@@ -135,11 +136,11 @@ impl Record<'_> {
             "level": "Metadata",
             "auditID": crate::random::uid(),
             "stage": "ResponseComplete",
-            "requestURI": uri(call),
+            "requestURI": uri(request),
             "verb": self.verb,
-            "user": self.impersonator.map_or_else(|| acting.clone(), User::told),
-            "sourceIPs": sources(call),
-            "userAgent": call.header("user-agent"),
+            "user": self.impersonator.map_or_else(|| acting.clone(), User::to_user_info),
+            "sourceIPs": sources(request),
+            "userAgent": request.header("user-agent"),
             "responseStatus": status,
             "requestReceivedTimestamp": self.received.to_micros_text(),
             "stageTimestamp": self.now.to_micros_text(),
@@ -157,44 +158,45 @@ impl Record<'_> {
     }
 }
 
-/// The path and the query, as a client would write them.
-fn uri(call: &Call) -> String {
+/// Returns the path and the query in the syntax of a request.
+fn uri(request: &Request) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
-    let pairs = call.query.pairs();
+    let pairs = request.query.pairs();
     let pairs: Vec<String> =
         pairs.map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
     let mark = if pairs.is_empty() { "" } else { "?" };
-    format!("{}{mark}{}", call.path, pairs.join("&"))
+    format!("{}{mark}{}", request.path, pairs.join("&"))
 }
 
-/// The addresses a request came over: those that proxies name, then the one of the connection.
-fn sources(call: &Call) -> Vec<String> {
-    let proxies = call.headers.get_all("x-forwarded-for").iter();
+/// Returns the source addresses of a request: those named by proxies, then the one of the
+/// connection.
+fn sources(request: &Request) -> Vec<String> {
+    let proxies = request.headers.get_all("x-forwarded-for").iter();
     let proxies = proxies.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
     let mut all: Vec<IpAddr> = proxies.filter_map(|text| text.trim().parse().ok()).collect();
     if all.is_empty() {
-        all.extend(call.header("x-real-ip").trim().parse::<IpAddr>().ok());
+        all.extend(request.header("x-real-ip").trim().parse::<IpAddr>().ok());
     }
-    if let Some(source) = call.source.filter(|source| all.last() != Some(source)) {
+    if let Some(source) = request.source.filter(|source| all.last() != Some(source)) {
         all.push(source);
     }
     all.iter().map(ToString::to_string).collect()
 }
 
 fn reference(target: &Target) -> Option<Value> {
-    let (group, version, resource, part, namespace, name) = match target {
-        Target::Document(_) => return None,
-        Target::Resource(place) => (
-            place.resource.group,
-            place.resource.version,
-            place.resource.plural,
-            crate::write::part_name(place),
-            &place.namespace,
-            &place.name,
+    let (group, version, resource, subresource, namespace, name) = match target {
+        Target::NonResource(_) => return None,
+        Target::Resource(path) => (
+            path.resource.group,
+            path.resource.version,
+            path.resource.plural,
+            crate::write::subresource_name(path),
+            &path.namespace,
+            &path.name,
         ),
         Target::UnknownResource { group, version, resource, namespace, name } => {
-            let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
-            (group.as_str(), version.as_str(), resource, part, namespace, name)
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            (group.as_str(), version.as_str(), resource, subresource, namespace, name)
         }
     };
     let mut reference = json!({});
@@ -204,7 +206,7 @@ fn reference(target: &Target) -> Option<Value> {
         ("name", name),
         ("apiGroup", group),
         ("apiVersion", version),
-        ("subresource", part),
+        ("subresource", subresource),
     ] {
         if !value.is_empty() {
             reference[field] = Value::from(value);
@@ -213,21 +215,21 @@ fn reference(target: &Target) -> Option<Value> {
     Some(reference)
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Writer {
     path: PathBuf,
     file: File,
-    /// Whole lines that have not been written yet.
+    /// Complete lines that have not been written yet.
     batch: Vec<u8>,
     counts: Arc<Counts>,
-    /// How many dropped events have been logged.
+    /// The number of dropped events that have been logged.
     reported: u64,
 }
 
 impl Writer {
-    /// Writes until the server ends.
+    /// Writes events until the server ends.
     fn run(mut self, queue: &Receiver<String>) {
-        let mut is_failing = false;
+        let mut errors = ErrorChange::default();
         while let Ok(line) = queue.recv() {
             self.add(&line);
             while self.batch.len() < BATCH_BYTES
@@ -237,23 +239,22 @@ impl Writer {
             }
             while let Err(error) = self.write() {
                 self.counts.failed_writes.fetch_add(1, Ordering::Relaxed);
-                if !is_failing {
-                    let path = self.path.display();
-                    error!(
-                        "the audit log {path} cannot be written: {error}; free space or check \
-                            the path, the write is tried again every second"
+                if let Some(error) = errors.failed(&error) {
+                    warn!(
+                        file = %self.path.display(),
+                        error,
+                        retry_ms = RETRY.as_millis(),
+                        "cannot write the audit log; free space or check the path; retrying"
                     );
                 }
-                is_failing = true;
                 thread::sleep(RETRY);
-                // The path may be another file by now.
+                // The path may refer to another file now.
                 if let Ok(file) = append(&self.path) {
                     self.file = file;
                 }
             }
-            if is_failing {
-                info!("the audit log {} is written again", self.path.display());
-                is_failing = false;
+            if errors.recovered() {
+                info!(file = %self.path.display(), "the audit log is written again");
             }
             self.report_dropped();
         }
@@ -264,7 +265,8 @@ impl Writer {
         self.batch.push(b'\n');
     }
 
-    /// Writes the batch. After a failure it holds what was not written, and the file ends with a whole line.
+    /// Writes the batch. After a failure the batch holds the unwritten lines, and the file ends
+    /// with a complete line.
     fn write(&mut self) -> io::Result<()> {
         let mut written = 0;
         let result = loop {
@@ -284,7 +286,7 @@ impl Writer {
         if torn > 0
             && let Ok(end) = self.file.seek(SeekFrom::End(0))
         {
-            // Where it cannot be cut off, a reader finds one line that is no JSON.
+            // If the file cannot be truncated, a reader finds one line that is not valid JSON.
             let _ = self.file.set_len(end.saturating_sub(torn));
         }
         self.batch.drain(..whole);
@@ -294,9 +296,9 @@ impl Writer {
     fn report_dropped(&mut self) {
         let dropped = self.counts.dropped.load(Ordering::Relaxed);
         if dropped > self.reported {
-            let since = dropped - self.reported;
-            error!(
-                "{since} audit events were dropped because the audit log was too slow or failed"
+            warn!(
+                dropped = dropped - self.reported,
+                "dropped audit events because the audit log was too slow or failed"
             );
             self.reported = dropped;
         }
@@ -311,11 +313,11 @@ mod tests {
     use crate::request::Query;
 
     #[test]
-    fn an_event_names_sender_acting_user_addresses_and_object() {
+    fn audit_event_contains_users_addresses_and_object() {
         let mut headers = HeaderMap::new();
         headers.insert("user-agent", HeaderValue::from_static("kubectl/1"));
         headers.insert("x-forwarded-for", HeaderValue::from_static("10.0.0.1, nonsense,10.0.0.2"));
-        let call = Call {
+        let request = Request {
             method: Method::GET,
             path: "/api/v1/namespaces/a/pods".to_owned(),
             query: Query::parse("labelSelector=a%3Db&watch=1"),
@@ -325,15 +327,15 @@ mod tests {
             source: Some([127, 0, 0, 1].into()),
         };
         let admin = User::member("admin", "system:masters");
-        let refusal = Refusal::bad_request("no");
-        let target = Target::parse(&call.path);
+        let error = ApiError::bad_request("no");
+        let target = Target::parse(&request.path);
         let record = Record {
-            call: &call,
+            request: &request,
             impersonator: Some(&admin),
             target: target.as_ref(),
             verb: "watch",
             code: 403,
-            refusal: Some(&refusal),
+            error: Some(&error),
             received: Timestamp::new(1, 0),
             now: Timestamp::new(2, 0),
         };

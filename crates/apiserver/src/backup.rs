@@ -1,7 +1,7 @@
-//! `GET /berth/backup`: all that is stored as of now, for administrators, while everything goes on.
+//! `GET /berth/backup`: an online backup of the store, for administrators.
 //!
-//! The answer is what [`store::Store::inspect_backup`] reads. A connection that breaks leaves the client
-//! with something that reading it finds out; restoring is not done over the API.
+//! The response is read by [`store::Store::inspect_backup`], which detects a truncated one.
+//! Restoring over the API is not supported.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -10,30 +10,30 @@ use http::Method;
 use tokio::sync::mpsc;
 
 use crate::api::Api;
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 use crate::reply::Reply;
-use crate::request::Call;
+use crate::request::Request;
 
-/// Where administrators get it. Not below `/api` or `/apis`, where names are upstream's to give.
+/// The path of the backup. Not below `/api` or `/apis`, where upstream assigns names.
 pub const PATH: &str = "/berth/backup";
 
-/// How many pieces of 64 KiB wait for a client that is slower than the disk.
+/// The number of 64 KiB chunks that are buffered for a client that is slower than the disk.
 const WAITING: usize = 4;
 
-pub(crate) fn get(api: &Api, call: &Call) -> Result<Reply, Refusal> {
-    if call.method != Method::GET {
-        return Err(Refusal::method_not_allowed());
+pub(crate) fn get(api: &Api, request: &Request) -> Result<Reply, ApiError> {
+    if request.method != Method::GET {
+        return Err(ApiError::method_not_allowed());
     }
     let (sender, chunks) = mpsc::channel(WAITING);
     let store = api.store().clone();
     tokio::task::spawn_blocking(move || {
-        // A client that went away knows it, and one whose answer was cut short finds out by reading it.
+        // The client detects a broken connection, and reading the backup detects a truncated one.
         let _ = store.stream_backup(&mut Chunks(sender));
     });
     Ok(Reply::stream("application/octet-stream", chunks))
 }
 
-/// Hands on what is written.
+/// Sends written bytes as chunks.
 struct Chunks(mpsc::Sender<Bytes>);
 
 impl Write for Chunks {

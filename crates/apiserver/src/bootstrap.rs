@@ -1,23 +1,23 @@
-//! The objects every cluster has, made when the store is new.
+//! The objects that every cluster has, created when the store is new.
 
 use objects::apply::FieldManager;
 use objects::catalog;
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::parts::core;
-use crate::refusal::Refusal;
-use crate::route::Place;
+use crate::error::ApiError;
+use crate::route::ResourcePath;
+use crate::subresources::core_resource;
 use crate::write::{self, Origin, WriteOptions};
-use crate::{read, stored};
+use crate::{codec, read};
 
-/// Namespaces that are always there and cannot be deleted, but for the last.
+/// Namespaces that always exist. All but the last cannot be deleted.
 pub(crate) const NAMESPACES: [&str; 4] =
     ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Makes what is missing.
-pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
-    let namespaces = core("namespaces")?;
+/// Creates the missing objects.
+pub(crate) async fn ensure(api: &Api) -> Result<(), ApiError> {
+    let namespaces = core_resource("namespaces")?;
     for name in NAMESPACES {
         let object = json!({"metadata": {"name": name}});
         make(api, namespaces, "", object).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
             "sessionAffinity": "None",
         },
     });
-    make(api, core("services")?, "default", service).await
+    make(api, core_resource("services")?, "default", service).await
 }
 
 async fn make(
@@ -65,17 +65,17 @@ async fn make(
     resource: &'static catalog::Resource,
     namespace: &str,
     mut object: Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let key = stored::key(resource, namespace, &name);
+    let key = codec::key(resource, namespace, &name);
     if api.store().get(&key).map_err(|error| read::read_failed(&error))?.is_some() {
         return Ok(());
     }
     object["kind"] = Value::from(resource.kind);
     object["apiVersion"] = Value::from(resource.api_version());
-    let object = stored::canonical(resource, object)
-        .map_err(|error| Refusal::internal(format!("{name}: {error}")))?;
-    let place = Place {
+    let object = codec::canonical(resource, object)
+        .map_err(|error| ApiError::internal(format!("{name}: {error}")))?;
+    let path = ResourcePath {
         resource,
         namespace: namespace.to_owned(),
         name: String::new(),
@@ -87,7 +87,7 @@ async fn make(
     let version = resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let origin = Origin::Update(by);
-    // Nobody is there to be warned.
+    // There is no client to warn.
     let mut warnings = Vec::new();
-    write::create_object(api, &place, object, &options, origin, &mut warnings).await.map(|_| ())
+    write::create_object(api, &path, object, &options, origin, &mut warnings).await.map(|_| ())
 }

@@ -1,5 +1,4 @@
-//! Where a list goes on: the `continue` token. Upstream's form, so that what clients and people
-//! know of it stays true.
+//! The `continue` token of a list, in upstream's format.
 
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
@@ -7,13 +6,13 @@ use base64::{Engine as _, alphabet};
 use objects::schema::syntax;
 use serde::{Deserialize, Serialize};
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Continuation {
-    /// The snapshot to go on with; none for "whatever is newest".
+    /// The snapshot to continue with; `None` for the newest.
     pub(crate) revision: Option<u64>,
-    /// The part of the last key behind the collection's prefix.
+    /// The part of the last key after the collection's prefix.
     pub(crate) after: String,
 }
 
@@ -27,7 +26,7 @@ struct Token {
     start: String,
 }
 
-/// As Go reads it: bits left over at the end do not matter.
+/// As Go decodes it: trailing bits are ignored.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new()
@@ -38,22 +37,21 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 const VERSION: &str = "meta.k8s.io/v1";
 
 impl Continuation {
-    /// The token for going on behind `after`.
+    /// Returns the token to continue after `after`.
     pub(crate) fn token(revision: u64, after: &str) -> String {
         let rv = i64::try_from(revision).unwrap_or(i64::MAX);
         encode(&Token { v: VERSION.to_owned(), rv, start: format!("{after}\0") })
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Continuation, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Continuation, ApiError> {
         let bad = |what: String| {
-            Refusal::bad_request(format!(
+            ApiError::bad_request(format!(
                 "invalid continue token: continue key is not valid: {what}"
             ))
         };
         let bytes = LENIENT.decode(text).map_err(|error| bad(error.to_string()))?;
-        let token: Token = serde_json::from_slice(&bytes).map_err(|error| {
-            bad(syntax::go_error(&bytes).unwrap_or_else(|| error.to_string()))
-        })?;
+        let token: Token = serde_json::from_slice(&bytes)
+            .map_err(|error| bad(syntax::go_error(&bytes).unwrap_or_else(|| error.to_string())))?;
         if token.v != VERSION {
             let what = format!("server does not recognize this encoded version {}", token.v);
             return Err(bad(what));
@@ -69,14 +67,14 @@ impl Continuation {
         if escapes || token.start.starts_with('/') {
             return Err(bad(token.start));
         }
-        // `c1\0` is the first key behind `c1`.
+        // `c1\0` is the first key after `c1`.
         let after = token.start.strip_suffix('\0').unwrap_or(&token.start).to_owned();
         Ok(Continuation { revision: u64::try_from(token.rv).ok(), after })
     }
 
-    /// The answer when the snapshot is gone, with a token that goes on regardless.
-    pub(crate) fn expired(&self) -> Refusal {
-        let mut refusal = Refusal::expired(
+    /// Returns the error for a compacted snapshot, with a token to continue inconsistently.
+    pub(crate) fn expired(&self) -> ApiError {
+        let mut error = ApiError::expired(
             "The provided continue parameter is too old to display a consistent list result. You \
              can start a new list without the continue parameter, or use the continue token in \
              this response to retrieve the remainder of the results. Continuing with the provided \
@@ -84,19 +82,19 @@ impl Continuation {
              deleted between the time the first chunk was returned and now may show up in the \
              list.",
         );
-        refusal.metadata = Some(serde_json::json!({
+        error.metadata = Some(serde_json::json!({
             "continue": encode(&Token {
                 v: VERSION.to_owned(),
                 rv: -1,
                 start: format!("{}\0", self.after),
             }),
         }));
-        refusal
+        error
     }
 }
 
 fn encode(token: &Token) -> String {
-    // A structure of two texts and a number always has a JSON form.
+    // A structure of two strings and a number always serializes.
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(token).unwrap_or_default())
 }
 
@@ -105,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_come_back_and_bad_ones_are_refused() {
+    fn tokens_round_trip_and_invalid_ones_are_rejected() {
         let token = Continuation::token(7, "ns/c1");
         let parsed = Continuation::parse(&token).unwrap();
         assert_eq!(parsed, Continuation { revision: Some(7), after: "ns/c1".to_owned() });

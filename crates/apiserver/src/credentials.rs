@@ -1,8 +1,8 @@
-//! Bearer tokens: the ones made at the first start, and those of service accounts.
+//! Bearer tokens: static tokens, and those of service accounts.
 //!
-//! A service account's token is a JWT signed with a secret only this server has. Its [`Claims`] name the
-//! account and its uid, for whom it is, and the object it dies with; whether all of these are still there
-//! is for [`crate::tokens`] to see. Certificates are the listener's business.
+//! A service account token is a JWT signed with a secret that only this server has. Its [`Claims`]
+//! name the account and its uid, the audiences, and the bound object; [`crate::tokens`] checks that
+//! these still exist. Certificates are handled by the listener.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,37 +12,37 @@ use serde_json::{Map, Value, json};
 
 use crate::identity::{AUTHENTICATED, User};
 
-/// Who signs tokens, and for whom they are unless they say otherwise: this server.
+/// The issuer of tokens, and their default audience: this server.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
 
-/// A token that is good as long as the server says so.
+/// A token that is valid as long as the server runs.
 #[derive(Debug, Clone)]
 pub struct StaticToken {
     pub token: String,
     pub user: User,
 }
 
-/// Signs and reads service accounts' tokens.
+/// Signs and verifies service account tokens.
 #[derive(Debug)]
 pub(crate) struct Signer {
     key: hmac::Key,
 }
 
-/// An object by name, and which of those that ever had it.
+/// A reference to an object by name and uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ObjectRef {
     pub(crate) name: String,
     pub(crate) uid: String,
 }
 
-impl Named {
-    pub(crate) fn of(object: &Value) -> Named {
+impl ObjectRef {
+    pub(crate) fn from_object(object: &Value) -> ObjectRef {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        Named { name: text("name"), uid: text("uid") }
+        ObjectRef { name: text("name"), uid: text("uid") }
     }
 
     fn claim(&self) -> Value {
-        // A node that is not there has a name only.
+        // A node that does not exist has a name only.
         let mut claim = json!({"name": self.name});
         if !self.uid.is_empty() {
             claim["uid"] = Value::from(self.uid.as_str());
@@ -50,24 +50,24 @@ impl Named {
         claim
     }
 
-    fn read(claim: &Value) -> Option<Named> {
+    fn read(claim: &Value) -> Option<ObjectRef> {
         let text = |field: &str| claim[field].as_str().map(str::to_owned);
-        Some(Named { name: text("name")?, uid: text("uid").unwrap_or_default() })
+        Some(ObjectRef { name: text("name")?, uid: text("uid").unwrap_or_default() })
     }
 }
 
-/// What a service account's token says.
+/// The claims of a service account token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claims {
-    /// No other token has it.
+    /// The unique id of the token.
     pub(crate) id: String,
     pub(crate) namespace: String,
-    pub(crate) account: Named,
+    pub(crate) account: ObjectRef,
     pub(crate) audiences: Vec<String>,
-    /// What it is bound to; the node is also that of the pod.
-    pub(crate) pod: Option<Named>,
-    pub(crate) secret: Option<Named>,
-    pub(crate) node: Option<Named>,
+    /// The objects that the token is bound to; a pod's node is included.
+    pub(crate) pod: Option<ObjectRef>,
+    pub(crate) secret: Option<ObjectRef>,
+    pub(crate) node: Option<ObjectRef>,
     pub(crate) issued: Timestamp,
     pub(crate) expires: Timestamp,
 }
@@ -106,17 +106,17 @@ impl Claims {
         Some(Claims {
             id: claims["jti"].as_str()?.to_owned(),
             namespace: own["namespace"].as_str()?.to_owned(),
-            account: Named::read(&own["serviceaccount"])?,
+            account: ObjectRef::read(&own["serviceaccount"])?,
             audiences: audiences.collect::<Option<_>>()?,
-            pod: Named::read(&own["pod"]),
-            secret: Named::read(&own["secret"]),
-            node: Named::read(&own["node"]),
+            pod: ObjectRef::read(&own["pod"]),
+            secret: ObjectRef::read(&own["secret"]),
+            node: ObjectRef::read(&own["node"]),
             issued: time("iat")?,
             expires: time("exp")?,
         })
     }
 
-    /// The user the account acts as, with what upstream tells of the token.
+    /// Returns the user of the account, with upstream's extra fields for the token.
     pub(crate) fn user(&self) -> User {
         let mut extra = vec![("credential-id".to_owned(), format!("JTI={}", self.id))];
         for (kind, bound) in [("node", &self.node), ("pod", &self.pod)] {
@@ -154,7 +154,7 @@ impl Signer {
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// The claims of a token that we signed and that has not expired.
+    /// Returns the claims of a valid token that has not expired.
     pub(crate) fn read(&self, token: &str, now: Timestamp) -> Option<Claims> {
         let (signed, signature) = token.rsplit_once('.')?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
@@ -165,19 +165,19 @@ impl Signer {
     }
 }
 
-/// The user of a static token. Looks at all of them, and at all of each, whichever fits.
-pub(crate) fn of_static<'a>(tokens: &'a [StaticToken], token: &str) -> Option<&'a User> {
+/// Returns the user of a static token. Compares all tokens in constant time.
+pub(crate) fn find_static_token<'a>(tokens: &'a [StaticToken], token: &str) -> Option<&'a User> {
     let mut found = None;
     for known in tokens {
-        if same(known.token.as_bytes(), token.as_bytes()) {
+        if constant_time_eq(known.token.as_bytes(), token.as_bytes()) {
             found = Some(&known.user);
         }
     }
     found
 }
 
-/// Compares without telling by its time where two texts part.
-fn same(a: &[u8], b: &[u8]) -> bool {
+/// Compares two byte strings in constant time.
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |unequal, (a, b)| unequal | (a ^ b)) == 0
 }
 
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn claims() -> Claims {
-        let named = |name: &str| Named { name: name.to_owned(), uid: format!("{name}-uid") };
+        let named = |name: &str| ObjectRef { name: name.to_owned(), uid: format!("{name}-uid") };
         Claims {
             id: "id".to_owned(),
             namespace: "ns".to_owned(),
@@ -194,14 +194,14 @@ mod tests {
             audiences: vec![ISSUER.to_owned(), "vault".to_owned()],
             pod: Some(named("p")),
             secret: None,
-            node: Some(Named { name: "n".to_owned(), uid: String::new() }),
+            node: Some(ObjectRef { name: "n".to_owned(), uid: String::new() }),
             issued: Timestamp::new(10, 0),
             expires: Timestamp::new(100, 0),
         }
     }
 
     #[test]
-    fn tokens_are_good_until_they_expire_and_only_as_signed() {
+    fn tokens_are_valid_until_expiry_and_only_as_signed() {
         let signer = Signer::new(b"secret");
         let token = signer.sign(&claims());
         assert_eq!(signer.read(&token, Timestamp::new(99, 0)), Some(claims()));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_carries_what_the_token_is_bound_to() {
+    fn user_contains_the_bound_objects() {
         let user = claims().user();
         assert_eq!(
             (user.name.as_str(), user.uid.as_str()),

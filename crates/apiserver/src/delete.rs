@@ -1,4 +1,4 @@
-//! Deleting: at once, after a grace period, or when the last finalizer is gone.
+//! Deleting: immediately, after a grace period, or when the last finalizer is removed.
 //!
 //! ```text
 //!            grace 0, no finalizers
@@ -16,22 +16,21 @@ use objects::schema::Schema;
 use serde_json::{Map, Value, json};
 use store::{Entry, Outcome, Transaction};
 
-use crate::accept::Wanted;
 use crate::api::Api;
-use crate::incoming;
+use crate::codec;
+use crate::decode;
+use crate::error::ApiError;
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::Call;
-use crate::route::Place;
+use crate::request::{Request, RequestContext};
+use crate::route::ResourcePath;
 use crate::select::Selection;
-use crate::stored;
 
-/// The finalizers the garbage collector answers to.
+/// The finalizers that the garbage collector handles.
 pub(crate) const ORPHAN: &str = "orphan";
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 
-/// How a deletion is meant.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace: Option<i64>,
@@ -41,13 +40,13 @@ pub(crate) struct DeleteOptions {
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) dry_run: bool,
-    /// The pod is evicted, and says so while it ends.
+    /// The pod is evicted, which is recorded in its conditions.
     pub(crate) evicting: bool,
-    /// The node that deletes, if one does.
+    /// The requesting node, if a node deletes the object.
     pub(crate) node: Option<String>,
 }
 
-/// What becomes of the objects that this one owns.
+/// The propagation policy for dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     Background,
@@ -56,53 +55,53 @@ pub(crate) enum Policy {
 }
 
 impl DeleteOptions {
-    /// From the body, or from the query if there is none.
-    pub(crate) fn of(call: &Call) -> Result<DeleteOptions, Refusal> {
-        let mut options = DeleteOptions::read(call)?;
-        options.node = call.user().node().map(str::to_owned);
+    /// Reads the options from the body, or from the query if there is no body.
+    pub(crate) fn of(request: &Request) -> Result<DeleteOptions, ApiError> {
+        let mut options = DeleteOptions::read(request)?;
+        options.node = request.user().node().map(str::to_owned);
         Ok(options)
     }
 
-    fn read(call: &Call) -> Result<DeleteOptions, Refusal> {
-        if call.body.iter().all(u8::is_ascii_whitespace) {
-            return DeleteOptions::from_query(call);
+    fn read(request: &Request) -> Result<DeleteOptions, ApiError> {
+        if request.body.iter().all(u8::is_ascii_whitespace) {
+            return DeleteOptions::from_query(request);
         }
         let schema = Schema::served();
         let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
-        let id = id.ok_or_else(|| Refusal::internal("the schema has no DeleteOptions"))?;
-        let decoded = match incoming::options_text(call)? {
-            None => incoming::options_from_protobuf(&call.body, "DeleteOptions", id)?,
+        let id = id.ok_or_else(|| ApiError::internal("the schema has no DeleteOptions"))?;
+        let decoded = match decode::options_text(request)? {
+            None => decode::options_from_protobuf(&request.body, "DeleteOptions", id)?,
             Some(text) => {
                 check_kind(&text)?;
                 let decoded = schema.decode(id, &text);
-                decoded.map_err(|error| Refusal::bad_request(error.to_string()))?
+                decoded.map_err(|error| ApiError::bad_request(error.to_string()))?
             }
         };
         let mut options = DeleteOptions::from_value(&decoded.value)?;
-        options.dry_run |= call.query.text("dryRun") == "All";
+        options.dry_run |= request.query.text("dryRun") == "All";
         Ok(options)
     }
 
-    fn from_query(call: &Call) -> Result<DeleteOptions, Refusal> {
+    fn from_query(request: &Request) -> Result<DeleteOptions, ApiError> {
         let mut value = Map::new();
-        if let Some(grace) = call.query.int("gracePeriodSeconds")? {
+        if let Some(grace) = request.query.int("gracePeriodSeconds")? {
             value.insert("gracePeriodSeconds".to_owned(), Value::from(grace));
         }
-        if let Some(policy) = call.query.get("propagationPolicy") {
+        if let Some(policy) = request.query.get("propagationPolicy") {
             value.insert("propagationPolicy".to_owned(), Value::from(policy));
         }
-        if call.query.get("orphanDependents").is_some() {
-            let orphan = call.query.flag("orphanDependents");
+        if request.query.get("orphanDependents").is_some() {
+            let orphan = request.query.flag("orphanDependents");
             value.insert("orphanDependents".to_owned(), Value::from(orphan));
         }
-        let dry_run: Vec<&str> = call.query.all("dryRun").collect();
+        let dry_run: Vec<&str> = request.query.all("dryRun").collect();
         if !dry_run.is_empty() {
             value.insert("dryRun".to_owned(), json!(dry_run));
         }
         DeleteOptions::from_value(&Value::Object(value))
     }
 
-    pub(crate) fn from_value(value: &Value) -> Result<DeleteOptions, Refusal> {
+    pub(crate) fn from_value(value: &Value) -> Result<DeleteOptions, ApiError> {
         let mut causes = Causes::default();
         let orphan = value["orphanDependents"].as_bool();
         if let (Some(_), Some(given)) = (orphan, value["propagationPolicy"].as_str()) {
@@ -135,7 +134,7 @@ impl DeleteOptions {
             causes.add("FieldValueNotSupported", "dryRun", message);
         }
         if !causes.is_empty() {
-            return Err(Refusal::invalid_kind("meta.k8s.io", "DeleteOptions", "", &causes));
+            return Err(ApiError::invalid_kind("meta.k8s.io", "DeleteOptions", "", &causes));
         }
         let policy = policy.or(match orphan {
             Some(true) => Some(Policy::Orphan),
@@ -156,69 +155,66 @@ impl DeleteOptions {
     }
 }
 
-/// A body that is something else than options is no reason to delete anything. Options belong to
-/// every group, so their version may be any.
-fn check_kind(body: &[u8]) -> Result<(), Refusal> {
+/// Rejects a body of another kind than `DeleteOptions`. The options belong to every group, so any
+/// version is accepted.
+fn check_kind(body: &[u8]) -> Result<(), ApiError> {
     let read: Result<Value, _> = serde_json::from_slice(body);
     let value = read.map_err(|error| {
-        let said = objects::schema::syntax::go_error(body).unwrap_or_else(|| error.to_string());
-        Refusal::bad_request(format!("couldn't get version/kind; json parse error: {said}"))
+        let problem = objects::schema::syntax::go_error(body).unwrap_or_else(|| error.to_string());
+        ApiError::bad_request(format!("couldn't get version/kind; json parse error: {problem}"))
     })?;
     match value["kind"].as_str() {
         None | Some("" | "DeleteOptions") => Ok(()),
         Some(kind) => {
             let version = value["apiVersion"].as_str().unwrap_or_default();
             let message = format!("no kind {kind:?} is registered for version {version:?}");
-            Err(Refusal::bad_request(message))
+            Err(ApiError::bad_request(message))
         }
     }
 }
 
-/// What a deletion did.
+/// The result of a deletion.
 pub(crate) enum Deleted {
-    /// It is gone; this is the last of it.
-    Gone(Value),
-    /// It goes when its time or its finalizers are over.
-    Going(Value),
-    /// It would be gone if this were not a dry run. The object is as it would be marked before.
-    WouldGo(Value),
+    /// The object was removed; this is its last state.
+    Removed(Value),
+    /// The object is terminating: it is removed after its grace period or its last finalizer.
+    Marked(Value),
+    /// The object would be removed if this were not a dry run. Contains it as it would be marked
+    /// before that.
+    WouldRemove(Value),
 }
 
-pub(crate) async fn one(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    let options = DeleteOptions::of(call)?;
-    if place.resource.plural == "priorityclasses" && rules::is_system_priority(&place.name) {
+pub(crate) async fn one(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    let options = DeleteOptions::of(request)?;
+    if path.resource.plural == "priorityclasses" && rules::is_system_priority(&path.name) {
         let why = "this is a system priority class and cannot be deleted";
-        return Err(Refusal::forbidden(place.resource, &place.name, why));
+        return Err(ApiError::forbidden(path.resource, &path.name, why));
     }
-    let warnings = job_warning(place.resource, &options);
-    let deleted = delete(api, place, &options).await;
-    let deleted = deleted.map_err(|refusal| refusal.after(&warnings))?;
+    let warnings = job_warning(path.resource, &options);
+    let deleted = delete(api, path, &options).await;
+    let deleted = deleted.map_err(|error| error.after(&warnings))?;
     let reply = match deleted {
-        Deleted::Gone(object) if !returns_object(place.resource) => {
+        Deleted::Removed(object) if !returns_object(path.resource) => {
             let mut details = Map::new();
-            details.insert("name".to_owned(), Value::from(place.name.as_str()));
-            if !place.resource.group.is_empty() {
-                details.insert("group".to_owned(), Value::from(place.resource.group));
+            details.insert("name".to_owned(), Value::from(path.name.as_str()));
+            if !path.resource.group.is_empty() {
+                details.insert("group".to_owned(), Value::from(path.resource.group));
             }
-            details.insert("kind".to_owned(), Value::from(place.resource.plural));
+            details.insert("kind".to_owned(), Value::from(path.resource.plural));
             details.insert("uid".to_owned(), object["metadata"]["uid"].clone());
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                 "details": details,
             });
-            read::encoded(&status, StatusCode::OK, wanted)
+            read::encoded(&status, StatusCode::OK, format)
         }
-        // Upstream reports only to clients of the older option that the object is not gone yet.
-        Deleted::Going(object) if options.deletes_dependents => {
-            read::object_reply(api, place.resource, &object, StatusCode::ACCEPTED, wanted, call)?
+        // Upstream sends this status only to clients of the older option.
+        Deleted::Marked(object) if options.deletes_dependents => {
+            read::object_reply(context, &object, StatusCode::ACCEPTED)?
         }
-        Deleted::Gone(object) | Deleted::Going(object) | Deleted::WouldGo(object) => {
-            read::object_reply(api, place.resource, &object, StatusCode::OK, wanted, call)?
+        Deleted::Removed(object) | Deleted::Marked(object) | Deleted::WouldRemove(object) => {
+            read::object_reply(context, &object, StatusCode::OK)?
         }
     };
     Ok(reply.with_warnings(warnings))
@@ -234,68 +230,69 @@ fn job_warning(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
     Vec::new()
 }
 
-/// Kinds whose deletion is answered with the object.
+/// Returns true for kinds whose deletion responds with the object.
 fn returns_object(resource: &Resource) -> bool {
     matches!(resource.plural, "pods" | "services" | "serviceaccounts" | "resourcequotas")
 }
 
-/// Deletes an object, or marks it.
+/// Deletes an object, or marks it as terminating.
 pub(crate) async fn delete(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     options: &DeleteOptions,
-) -> Result<Deleted, Refusal> {
-    let resource = place.resource;
+) -> Result<Deleted, ApiError> {
+    let resource = path.resource;
     loop {
-        let entry = read::find(api, place)?;
+        let entry = read::find(api, path)?;
         let object = read::load(resource, &entry)?;
-        crate::admission::check_delete(options.node.as_deref(), place, &object)?;
-        check_preconditions(place, options, &object)?;
-        if let Some(deleted) = attempt(api, place, resource, options, &entry, object).await? {
+        crate::admission::check_delete(options.node.as_deref(), path, &object)?;
+        check_preconditions(path, options, &object)?;
+        if let Some(deleted) = try_delete(api, path, resource, options, &entry, object).await? {
             return Ok(deleted);
         }
     }
 }
 
-/// One attempt; `None` if somebody else was faster.
-async fn attempt(
+/// Makes one attempt; `None` after a conflict with another writer.
+async fn try_delete(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     resource: &'static Resource,
     options: &DeleteOptions,
     entry: &Entry,
     object: Value,
-) -> Result<Option<Deleted>, Refusal> {
+) -> Result<Option<Deleted>, ApiError> {
     let marked = match mark(api, resource, options, &object) {
-        Marked::AsItIs => return Ok(Some(Deleted::Going(object))),
-        Marked::Nothing if options.dry_run => return Ok(Some(Deleted::Gone(object))),
-        Marked::Changed(marked) => marked,
-        Marked::Nothing => object.clone(),
+        DeletionMark::Unchanged => return Ok(Some(Deleted::Marked(object))),
+        DeletionMark::NotNeeded if options.dry_run => return Ok(Some(Deleted::Removed(object))),
+        DeletionMark::Changed(marked) => marked,
+        DeletionMark::NotNeeded => object.clone(),
     };
     let is_first = !has_deadline(&object);
     let stays = resource.plural == "namespaces" && is_first;
     let ends = !stays && (ends_here(resource, &marked) || !has_deadline(&marked));
     if options.dry_run {
-        let outcome = if ends { Deleted::WouldGo(marked) } else { Deleted::Going(marked) };
+        let outcome = if ends { Deleted::WouldRemove(marked) } else { Deleted::Marked(marked) };
         return Ok(Some(outcome));
     }
-    let key = stored::key(resource, &place.namespace, &place.name);
+    let key = codec::key(resource, &path.namespace, &path.name);
     let mut entry_at = entry.modified;
     let bound = !marked["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    // A pod is answered as it ended, also one that ended at once.
+    // A pod is returned in its final state, even if it was removed at once.
     let mut last = if resource.plural == "pods" { marked.clone() } else { object };
     if !ends || (resource.plural == "pods" && bound) {
-        // A bound pod that ends at once is still seen ending: its agent learns of the grace.
+        // A bound pod that is removed at once is still marked first, so that its agent sees the
+        // grace period.
         let transaction = Transaction::new()
             .expect_modified_at(key.as_str(), entry_at)
-            .put(key.as_str(), stored::encode(resource, &marked));
+            .put(key.as_str(), codec::encode(resource, &marked));
         match commit(api, transaction).await? {
             Outcome::Committed { revision } => {
                 entry_at = revision;
                 last = marked;
                 last["metadata"]["resourceVersion"] = Value::from(revision.to_string());
                 if !ends {
-                    return Ok(Some(Deleted::Going(last)));
+                    return Ok(Some(Deleted::Marked(last)));
                 }
             }
             Outcome::Conflict { .. } => return Ok(None),
@@ -304,33 +301,33 @@ async fn attempt(
     let transaction =
         Transaction::new().expect_modified_at(key.as_str(), entry_at).delete(key.as_str());
     match commit(api, transaction).await? {
-        Outcome::Committed { .. } => Ok(Some(Deleted::Gone(last))),
+        Outcome::Committed { .. } => Ok(Some(Deleted::Removed(last))),
         Outcome::Conflict { .. } => Ok(None),
     }
 }
 
-async fn commit(api: &Api, transaction: Transaction) -> Result<Outcome, Refusal> {
-    // Also the mark on an object that goes later is written on a full disk.
+async fn commit(api: &Api, transaction: Transaction) -> Result<Outcome, ApiError> {
+    // Marking an object for deletion may use the reserve of a full disk too.
     let done = api.store().commit(transaction.with_reserve()).await;
     done.map_err(|error| crate::write::commit_failed(&error))
 }
 
 fn check_preconditions(
-    place: &Place,
+    path: &ResourcePath,
     options: &DeleteOptions,
     object: &Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    if place.resource.plural == "namespaces" {
-        return check_namespace_preconditions(place, options, object);
+    if path.resource.plural == "namespaces" {
+        return check_namespace_preconditions(path, options, object);
     }
     let conflict = |why: String| {
         let message = format!(
             "Operation cannot be fulfilled on {} {:?}: {why}",
-            place.resource.kind, place.name
+            path.resource.kind, path.name
         );
-        let refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", message);
-        refusal.with_details(json!({"name": place.name, "kind": place.resource.kind}))
+        let error = ApiError::new(StatusCode::CONFLICT, "Conflict", message);
+        error.with_details(json!({"name": path.name, "kind": path.resource.kind}))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != text("uid")) {
         return Err(conflict(format!(
@@ -349,12 +346,12 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Namespaces are deleted in a way of their own, and say so.
+/// Checks the preconditions of a namespace, which has its own messages.
 fn check_namespace_preconditions(
-    place: &Place,
+    path: &ResourcePath,
     options: &DeleteOptions,
     namespace: &Value,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let asked = [
         ("UID", "uid", options.uid.as_deref()),
         ("ResourceVersion", "resourceVersion", options.resource_version.as_deref()),
@@ -366,13 +363,13 @@ fn check_namespace_preconditions(
                 "Precondition failed: {label} in precondition: {asked}, {label} in object meta: \
                  {found}"
             );
-            return Err(Refusal::conflict(place.resource, &place.name, &why));
+            return Err(ApiError::conflict(path.resource, &path.name, &why));
         }
     }
     Ok(())
 }
 
-/// Whether nothing keeps a marked object any more.
+/// Returns true if nothing keeps a terminating object from being removed.
 pub(crate) fn ends_here(resource: &Resource, object: &Value) -> bool {
     let metadata = &object["metadata"];
     let kept = !is_empty(&metadata["finalizers"])
@@ -382,7 +379,7 @@ pub(crate) fn ends_here(resource: &Resource, object: &Value) -> bool {
         && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
 }
 
-/// Whether the object was marked for later.
+/// Returns true if the object is terminating.
 fn has_deadline(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
@@ -391,17 +388,18 @@ fn is_empty(list: &Value) -> bool {
     list.as_array().is_none_or(Vec::is_empty)
 }
 
-enum Marked {
-    /// It can go at once, unmarked.
-    Nothing,
-    /// It is going already and this request changes nothing about it.
-    AsItIs,
-    /// It is marked as going, or its finalizers were removed so that it can go at once.
+enum DeletionMark {
+    /// The object can be removed at once, unmarked.
+    NotNeeded,
+    /// The object is already terminating and this request changes nothing.
+    Unchanged,
+    /// The object is marked as terminating, or its finalizers were removed so that it can be
+    /// removed at once.
     Changed(Value),
 }
 
-/// Marks an object as going, if it cannot go at once.
-fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value) -> Marked {
+/// Marks an object as terminating, if it cannot be removed at once.
+fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value) -> DeletionMark {
     let now = api.now();
     let metadata = &object["metadata"];
     let grace = grace(resource, options, object);
@@ -412,12 +410,12 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
     let graceful = resource.plural == "pods";
     if metadata["deletionTimestamp"].is_string() {
         let current = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        // While a pod ends, only a grace period that the request names can change how it ends.
+        // While a pod terminates, only an explicit grace period can change its deadline.
         let shorter = options.grace.map(at_least_one).filter(|asked| graceful && *asked < current);
         let same_finalizers = list_of(&metadata["finalizers"]) == finalizers;
-        // How a namespace goes was said when it was first asked to.
+        // The first deletion determines how a namespace terminates.
         if namespace_kept || (shorter.is_none() && (current > 0 || (kept && same_finalizers))) {
-            return Marked::AsItIs;
+            return DeletionMark::Unchanged;
         }
         let mut marked = object.clone();
         if let Some(grace) = shorter {
@@ -429,16 +427,16 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
             marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
         }
         set_finalizers(&mut marked, &finalizers);
-        return Marked::Changed(marked);
+        return DeletionMark::Changed(marked);
     }
-    // A namespace is seen going, whether or not anything holds it.
+    // A namespace is always marked first, even without finalizers.
     if grace == 0 && !kept && !graceful && resource.plural != "namespaces" {
         if is_empty(&metadata["finalizers"]) {
-            return Marked::Nothing;
+            return DeletionMark::NotNeeded;
         }
         let mut freed = object.clone();
         set_finalizers(&mut freed, &finalizers);
-        return Marked::Changed(freed);
+        return DeletionMark::Changed(freed);
     }
     let mut marked = object.clone();
     marked["metadata"]["deletionTimestamp"] =
@@ -464,7 +462,7 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
             }));
         }
     }
-    Marked::Changed(marked)
+    DeletionMark::Changed(marked)
 }
 
 fn count_generation(object: &mut Value) {
@@ -488,8 +486,8 @@ fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     }
 }
 
-/// The finalizers an object has once it is marked: what becomes of its dependents is the garbage
-/// collector's to carry out.
+/// Returns the finalizers of a marked object. The garbage collector carries out the propagation
+/// policy.
 fn finalizers_after(resource: &Resource, options: &DeleteOptions, object: &Value) -> Vec<String> {
     let mut finalizers = list_of(&object["metadata"]["finalizers"]);
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
@@ -504,7 +502,7 @@ fn finalizers_after(resource: &Resource, options: &DeleteOptions, object: &Value
             None
         }
     });
-    let wanted = match policy {
+    let finalizer = match policy {
         Some(Policy::Orphan) => Some(ORPHAN),
         Some(Policy::Foreground) => Some(FOREGROUND),
         Some(Policy::Background) | None => None,
@@ -512,11 +510,11 @@ fn finalizers_after(resource: &Resource, options: &DeleteOptions, object: &Value
     if policy.is_some() {
         finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
     }
-    finalizers.extend(wanted.map(str::to_owned));
+    finalizers.extend(finalizer.map(str::to_owned));
     finalizers
 }
 
-/// How long a pod may take to end, in seconds; other kinds end at once.
+/// Returns the grace period of a pod in seconds; other kinds have none.
 fn grace(resource: &Resource, options: &DeleteOptions, object: &Value) -> i64 {
     if resource.plural != "pods" {
         return 0;
@@ -535,41 +533,37 @@ fn at_least_one(grace: i64) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
-/// Deletes what a selection names; gives the list of what it was.
-pub(crate) async fn collection(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    crate::list_options::check(call)?;
-    let selection = Selection::of(call, place)?;
-    let options = DeleteOptions::of(call)?;
-    let limit = call.query.int("limit")?.filter(|limit| *limit > 0);
+/// Deletes the selected objects and returns the list of them.
+pub(crate) async fn collection(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    crate::list_options::check(request)?;
+    let selection = Selection::of(request, path)?;
+    let options = DeleteOptions::of(request)?;
+    let limit = request.query.int("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
-    let prefix = stored::prefix(place.resource, &place.namespace);
+    let prefix = codec::prefix(path.resource, &path.namespace);
     let mut items = Vec::new();
     let mut going_on = None;
     for entry in snapshot.range(&prefix, None) {
         let entry = entry.map_err(|error| read::broken(&error))?;
-        if !selection.matches_bytes(place.resource, &entry)? {
+        if !selection.matches_bytes(path.resource, &entry)? {
             continue;
         }
         if items.len() >= limit {
             going_on = Some(());
             break;
         }
-        items.push((entry.key.to_string(), read::load(place.resource, &entry)?));
+        items.push((entry.key.to_string(), read::load(path.resource, &entry)?));
     }
     for (_, object) in &items {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let one = Place { name: name.to_owned(), ..place.clone() };
+        let one = ResourcePath { name: name.to_owned(), ..path.clone() };
         match delete(api, &one, &options).await {
             Ok(_) => {}
-            // Somebody else deleted it first, which is what was wanted.
-            Err(refusal) if refusal.code == StatusCode::NOT_FOUND => {}
-            Err(refusal) => return Err(refusal),
+            // Another client deleted it first.
+            Err(error) if error.code == StatusCode::NOT_FOUND => {}
+            Err(error) => return Err(error),
         }
     }
     let mut metadata = json!({"resourceVersion": snapshot.revision().to_string()});
@@ -593,11 +587,11 @@ pub(crate) async fn collection(
         })
         .collect();
     let list = json!({
-        "kind": format!("{}List", place.resource.kind),
-        "apiVersion": place.resource.api_version(),
+        "kind": format!("{}List", path.resource.kind),
+        "apiVersion": path.resource.api_version(),
         "metadata": metadata,
         "items": items,
     });
-    let warnings = job_warning(place.resource, &options);
-    Ok(read::encoded(&list, StatusCode::OK, wanted).with_warnings(warnings))
+    let warnings = job_warning(path.resource, &options);
+    Ok(read::encoded(&list, StatusCode::OK, format).with_warnings(warnings))
 }

@@ -1,9 +1,9 @@
-//! How much each client may ask of the server at once: [`Flow`].
+//! Limits on concurrent requests: [`Flow`].
 //!
-//! An equivalent of upstream's API priority and fairness with built-in levels. Every level has
-//! amounts of its own, so that clients of one level cannot take anything from those of another, and a
-//! client may have only a part of its level's. A request waits for a short time and is then answered
-//! 429. Only requests over the network pass here; the process's own loops do not wait.
+//! An equivalent of upstream's API priority and fairness with built-in levels. Every level has its
+//! own limits, so that clients of one level cannot affect those of another, and one client may use
+//! only a part of its level's. A request waits for a short time and is then answered with 429. Only
+//! requests over the network are limited; components in the same process are not.
 //!
 //! | level | clients |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `workload-low` | service accounts |
 //! | `global-default` | all other users |
 //!
-//! Health checks pass without a level, and so do requests without credentials, which are refused or
-//! answered with a short document.
+//! Health checks are not limited, and neither are requests without credentials, which get an error
+//! or a short document.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -22,26 +22,27 @@ use std::time::Duration;
 
 use https::Counts;
 
-use crate::accept::Wanted;
+use crate::accept::AcceptedFormat;
 use crate::api::request_verb;
+use crate::error::ApiError;
 use crate::identity::{self, ADMINISTRATORS, User};
-use crate::refusal::Refusal;
-use crate::request::{Call, Caller};
+use crate::request::{Caller, Request};
 use crate::route::Target;
 use crate::shares::{Account, Share, Shares, Unavailable};
 
 const MIB: usize = 1 << 20;
 
-/// How long a request waits for its turn. Clients give up later than this, and retry after a 429.
+/// The maximum time that a request is queued. Clients time out later than this, and retry after a
+/// 429.
 const TURN: Duration = Duration::from_secs(5);
 
-/// How long the events of a watch wait for those of others to be read.
+/// The maximum time that the events of a watch wait for unread events of other watches.
 const EVENTS_TURN: Duration = Duration::from_secs(10);
 
-/// The part of the lists that one takes which is held in memory as a whole.
+/// The cost of a list that is held in memory as a whole.
 const WHOLE_LIST: usize = 4;
 
-/// The reason of a refusal, by its name in the metric; the first two are upstream's.
+/// The reason of a rejection, by its name in the metric; the first two are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     QueueFull,
@@ -72,13 +73,13 @@ impl From<Unavailable> for Reason {
 #[derive(Debug)]
 pub(crate) struct Level {
     name: &'static str,
-    /// Requests being answered, apart from those that last; none if there is no limit.
+    /// Requests in flight, except long-running ones; `None` for no limit.
     requests: Option<Shares>,
     lists: Shares,
-    /// Bytes of bodies that were received and not answered.
+    /// Bytes of the bodies of requests in flight.
     bodies: Shares,
     watches: Shares,
-    /// Bytes of events that clients did not read.
+    /// Bytes of events that clients have not read.
     events: Shares,
     /// Logs being sent.
     logs: Shares,
@@ -87,7 +88,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// The pairs are the total, and the part of one client.
+    /// The pairs are the total, and the share of one client.
     fn new(
         name: &'static str,
         requests: Option<(usize, usize)>,
@@ -112,23 +113,23 @@ impl Level {
         }
     }
 
-    fn reject(&self, reason: Reason) -> Refusal {
+    fn reject(&self, reason: Reason) -> ApiError {
         self.rejected[reason as usize].fetch_add(1, Ordering::Relaxed);
-        Refusal::too_many_requests()
+        ApiError::too_many_requests()
     }
 
-    /// Takes the place of a watch for a user.
-    pub(crate) fn watch(&self, user: &User) -> Result<Share, Refusal> {
+    /// Takes a watch slot for a user.
+    pub(crate) fn watch(&self, user: &User) -> Result<Share, ApiError> {
         let taken = self.watches.account(&user.name).take(1);
         taken.ok_or_else(|| self.reject(Reason::Watches))
     }
 
-    /// Returns the access to the bytes of events that a user may leave unread.
+    /// Returns the account for the unread event bytes of a user.
     pub(crate) fn events(&self, user: &User) -> Account {
         self.events.account(&user.name)
     }
 
-    /// Waits until there is room for an event. `None` ends the watch: too much is unread.
+    /// Waits until there is room for an event. `None` ends the watch because too much is unread.
     pub(crate) async fn event(&self, account: &Account, length: usize) -> Option<Share> {
         let room = account.wait(length, EVENTS_TURN).await;
         if room.is_err() {
@@ -137,20 +138,20 @@ impl Level {
         room.ok()
     }
 
-    /// Waits for a part of what may be limited.
+    /// Waits for a share, if there is a limit.
     async fn turn(
         &self,
         shares: Option<&Shares>,
         user: &User,
         amount: usize,
-    ) -> Result<Option<Share>, Refusal> {
+    ) -> Result<Option<Share>, ApiError> {
         let Some(shares) = shares else { return Ok(None) };
         let share = shares.account(&user.name).wait(amount, TURN).await;
         share.map(Some).map_err(|unavailable| self.reject(unavailable.into()))
     }
 
     /// Takes room for the body of a request.
-    pub(crate) async fn body(&self, user: &User, length: usize) -> Result<Option<Share>, Refusal> {
+    pub(crate) async fn body(&self, user: &User, length: usize) -> Result<Option<Share>, ApiError> {
         self.turn(Some(&self.bodies), user, length).await
     }
 }
@@ -172,8 +173,8 @@ impl std::fmt::Debug for Flow {
 }
 
 impl Default for Flow {
-    /// The figures leave an idle server of 20 MB below 300 MB when all levels are full. A node has a
-    /// handful of watches; one in a hundred pods uses the API.
+    /// The values keep a server of 20 MB when idle below 300 MB when all levels are full. A node
+    /// has a handful of watches; one in a hundred pods uses the API.
     fn default() -> Flow {
         Flow {
             exempt: Level::new(
@@ -226,16 +227,16 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Checks whether the client may read the response as slowly as it likes.
-    pub(crate) fn is_unhurried(&self) -> bool {
+    /// Returns true if the client may read the response at any speed.
+    pub(crate) fn is_for_slow_reader(&self) -> bool {
         self.log.is_some()
     }
 }
 
-/// The cost of a request while it is answered.
+/// The cost of a request while it is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
-    /// It lasts, and is limited in other ways, or it needs no credentials.
+    /// It is long-running and limited in other ways, or it needs no credentials.
     Free,
     Request,
     List(usize),
@@ -243,23 +244,23 @@ enum Cost {
 }
 
 impl Cost {
-    fn of(call: &Call) -> Cost {
-        let place = match Target::parse(&call.path) {
-            Some(Target::Resource(place)) => place,
-            _ if identity::is_public(&call.path) || call.path == crate::backup::PATH => {
+    fn of(request: &Request) -> Cost {
+        let path = match Target::parse(&request.path) {
+            Some(Target::Resource(path)) => path,
+            _ if identity::is_public(&request.path) || request.path == crate::backup::PATH => {
                 return Cost::Free;
             }
             _ => return Cost::Request,
         };
-        let part = place.subresource.map_or("", |subresource| subresource.name);
-        match request_verb(call, place.name.is_empty(), place.old_watch) {
+        let subresource = path.subresource.map_or("", |subresource| subresource.name);
+        match request_verb(request, path.name.is_empty(), path.old_watch) {
             "watch" => Cost::Free,
-            _ if matches!(part, "exec" | "attach" | "portforward") => Cost::Free,
-            _ if part == "log" => Cost::Log,
+            _ if matches!(subresource, "exec" | "attach" | "portforward") => Cost::Free,
+            _ if subresource == "log" => Cost::Log,
             "list" => {
-                let is_whole = Wanted::of(call.header("accept"))
-                    .is_ok_and(|wanted| wanted.is_protobuf() || wanted.is_yaml());
-                let is_page = call.query.get("limit").is_some();
+                let is_whole = AcceptedFormat::parse(request.header("accept"))
+                    .is_ok_and(|format| format.is_protobuf() || format.is_yaml());
+                let is_page = request.query.get("limit").is_some();
                 Cost::List(if is_whole && !is_page { WHOLE_LIST } else { 1 })
             }
             _ => Cost::Request,
@@ -277,9 +278,9 @@ impl Flow {
         }
     }
 
-    /// Lets a request in, at once or after a short time.
-    pub(crate) async fn enter(&self, call: &Call) -> Result<Ticket, Refusal> {
-        let (Caller::Known(user), cost) = (&call.caller, Cost::of(call)) else {
+    /// Admits a request, at once or after a short wait.
+    pub(crate) async fn enter(&self, request: &Request) -> Result<Ticket, ApiError> {
+        let (Caller::Known(user), cost) = (&request.caller, Cost::of(request)) else {
             return Ok(Ticket::default());
         };
         if cost == Cost::Free {
@@ -290,25 +291,25 @@ impl Flow {
             let log = level.turn(Some(&level.logs), user, 1).await?;
             return Ok(Ticket { log, ..Ticket::default() });
         }
-        let request = level.turn(level.requests.as_ref(), user, 1).await?;
-        let list = match cost {
+        let request_share = level.turn(level.requests.as_ref(), user, 1).await?;
+        let list_share = match cost {
             Cost::List(amount) => level.turn(Some(&level.lists), user, amount).await?,
             _ => None,
         };
-        Ok(Ticket { _request: request, _list: list, log: None })
+        Ok(Ticket { _request: request_share, _list: list_share, log: None })
     }
 
-    /// Refuses a request of a user who has too many connections.
-    pub(crate) fn too_many_connections(&self, user: &User) -> Refusal {
+    /// Rejects a request of a user with too many connections.
+    pub(crate) fn too_many_connections(&self, user: &User) -> ApiError {
         self.level(user).reject(Reason::Connections)
     }
 
-    /// Puts the counts of a listener's connections among the metrics. Only the first one is kept.
+    /// Adds the connection counts of a listener to the metrics. Only the first listener is used.
     pub(crate) fn measure_connections(&self, counts: impl Fn() -> Counts + Send + Sync + 'static) {
         let _ = self.connections.set(Box::new(counts));
     }
 
-    /// Returns the metrics in Prometheus' text form, by upstream's names.
+    /// Returns the metrics in Prometheus text format, with upstream's names.
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         let head = |text: &mut String, name: &str, kind: &str, help: &str| {
@@ -367,10 +368,10 @@ impl Flow {
             let _ = writeln!(text, "{name}{{priority_level=\"{}\"}} {count}", level.name);
         }
         if let Some(counts) = self.connections.get() {
-            let Counts { strangers, known, ended } = counts();
+            let Counts { anonymous, known, ended } = counts();
             let name = "berth_connections";
             head(&mut text, name, "gauge", "Connections, by whether the client is known.");
-            let _ = writeln!(text, "{name}{{client=\"stranger\"}} {strangers}");
+            let _ = writeln!(text, "{name}{{client=\"stranger\"}} {anonymous}");
             let _ = writeln!(text, "{name}{{client=\"known\"}} {known}");
             let name = "berth_connections_ended_total";
             head(&mut text, name, "counter", "Connections that the server ended, by reason.");
@@ -390,23 +391,23 @@ mod tests {
     use bytes::Bytes;
     use http::{HeaderMap, HeaderValue, Method};
 
-    fn call(user: Option<&User>, path: &str, accept: &'static str) -> Call {
+    fn request(user: Option<&User>, path: &str, accept: &'static str) -> Request {
         let mut headers = HeaderMap::new();
         headers.insert("accept", HeaderValue::from_static(accept));
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        Call {
+        Request {
             method: Method::GET,
             path: path.to_owned(),
             query: Query::parse(query),
             headers,
             body: Bytes::new(),
-            caller: user.cloned().map_or(Caller::Nobody, Caller::Known),
+            caller: user.cloned().map_or(Caller::Anonymous, Caller::Known),
             source: None,
         }
     }
 
     #[test]
-    fn requests_cost_what_they_hold() {
+    fn requests_cost_what_they_hold_in_memory() {
         let protobuf = "application/vnd.kubernetes.protobuf";
         for (path, accept, cost) in [
             ("/healthz", "", Cost::Free),
@@ -422,47 +423,47 @@ mod tests {
             ("/api/v1/pods", protobuf, Cost::List(WHOLE_LIST)),
             ("/api/v1/pods?limit=500", protobuf, Cost::List(1)),
         ] {
-            assert_eq!(Cost::of(&call(None, path, accept)), cost, "{path} {accept}");
+            assert_eq!(Cost::of(&request(None, path, accept)), cost, "{path} {accept}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_with_many_requests_waits_and_others_do_not() {
+    async fn user_with_many_requests_waits_alone() {
         let flow = Flow::default();
         let viewer = User::member("v", VIEWERS);
-        let pods = call(Some(&viewer), "/api/v1/namespaces/a/pods/b", "");
+        let pods = request(Some(&viewer), "/api/v1/namespaces/a/pods/b", "");
         let mut tickets = Vec::new();
         for _ in 0..32 {
             tickets.push(flow.enter(&pods).await.unwrap());
         }
-        let refusal = flow.enter(&pods).await.unwrap_err();
-        assert_eq!((refusal.code.as_u16(), refusal.reason), (429, "TooManyRequests"));
-        assert_eq!(refusal.message, "Too many requests, please try again later.");
-        assert_eq!(refusal.retry_after, Some(1));
+        let error = flow.enter(&pods).await.unwrap_err();
+        assert_eq!((error.code.as_u16(), error.reason), (429, "TooManyRequests"));
+        assert_eq!(error.message, "Too many requests, please try again later.");
+        assert_eq!(error.retry_after, Some(1));
         let line = "apiserver_flowcontrol_rejected_requests_total\
                     {priority_level=\"global-default\",reason=\"time-out\"} 1";
         assert!(flow.render().lines().any(|found| found == line), "{}", flow.render());
         // Health checks, other users, and other levels.
-        flow.enter(&call(Some(&viewer), "/healthz", "")).await.unwrap();
+        flow.enter(&request(Some(&viewer), "/healthz", "")).await.unwrap();
         for user in [
             User::member("w", VIEWERS),
             User::member("system:node:n", NODES),
             User::member("system:serviceaccount:a:b", "system:serviceaccounts"),
             User::member("admin", ADMINISTRATORS),
         ] {
-            let call = call(Some(&user), "/api/v1/namespaces/a/pods/b", "");
-            flow.enter(&call).await.unwrap();
+            let request = request(Some(&user), "/api/v1/namespaces/a/pods/b", "");
+            flow.enter(&request).await.unwrap();
         }
         drop(tickets);
         flow.enter(&pods).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn administrators_are_exempt_but_not_in_what_takes_memory() {
+    async fn administrators_are_exempt_except_from_memory_limits() {
         let flow = Flow::default();
         let admin = User::member("admin", ADMINISTRATORS);
-        let get = call(Some(&admin), "/api/v1/namespaces/a/pods/b", "");
-        let list = call(Some(&admin), "/api/v1/pods", "");
+        let get = request(Some(&admin), "/api/v1/namespaces/a/pods/b", "");
+        let list = request(Some(&admin), "/api/v1/pods", "");
         let (mut gets, mut lists) = (Vec::new(), Vec::new());
         for _ in 0..1000 {
             gets.push(flow.enter(&get).await.unwrap());

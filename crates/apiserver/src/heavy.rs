@@ -1,8 +1,9 @@
-//! Requests with large bodies, which are answered on threads of their own: [`HeavyWork`].
+//! Requests with large bodies, which are handled on separate threads: [`HeavyWork`].
 //!
-//! Decoding, merging and validating a body of megabytes takes a good part of a second of CPU, and memory
-//! of many times its size. On the threads that serve connections, a few such requests would delay all
-//! others. A limit on how many run at a time bounds the memory; a limit on how many wait bounds the queue.
+//! Decoding, merging and validating a body of megabytes takes a good part of a second of CPU time,
+//! and memory of many times its size. On the threads that serve connections, a few such requests
+//! would delay all others. The number of running requests is limited to bound the memory, the
+//! number of waiting ones to bound the queue.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,23 +12,23 @@ use std::thread::available_parallelism;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 
-/// The largest body that is handled where the request arrived. Pods and reports of nodes are smaller, and
-/// take a few milliseconds.
+/// The largest body that is handled on the connection's thread. Pods and node statuses are smaller,
+/// and take a few milliseconds.
 pub(crate) const LIGHT_BODY: usize = 32 << 10;
 
-/// How many requests run at a time at most. Each may take a hundred megabytes.
+/// The maximum number of running requests. Each may take a hundred megabytes.
 const MAX_RUNNING: usize = 2;
 
-/// How many requests run or wait. Together their bodies have at most 96 MB.
+/// The maximum number of running and waiting requests. Together their bodies have at most 96 MB.
 const MAX_ADMITTED: usize = 32;
 
-/// Runs requests with large bodies, some at a time, in the order they came.
+/// Runs requests with large bodies, a few at a time, in the order of their arrival.
 #[derive(Debug)]
 pub(crate) struct HeavyWork {
     turns: Arc<Semaphore>,
-    places: Semaphore,
+    slots: Semaphore,
 }
 
 impl Default for HeavyWork {
@@ -35,21 +36,21 @@ impl Default for HeavyWork {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
         // Half of the cores stay free for other requests.
         let turns = Arc::new(Semaphore::new((cores / 2).clamp(1, MAX_RUNNING)));
-        HeavyWork { turns, places: Semaphore::new(MAX_ADMITTED) }
+        HeavyWork { turns, slots: Semaphore::new(MAX_ADMITTED) }
     }
 }
 
 impl HeavyWork {
-    /// Runs `work` when it is its turn. Work that has begun is finished even if the caller goes away.
+    /// Runs `work` in turn. Work that has begun is finished even if the caller goes away.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let Ok(_place) = self.places.try_acquire() else {
-            return Err(Refusal::too_many_requests());
+    ) -> Result<T, ApiError> {
+        let Ok(_slot) = self.slots.try_acquire() else {
+            return Err(ApiError::too_many_requests());
         };
         let failed = |error: &dyn std::fmt::Display| {
-            Refusal::internal(format!("a request with a large body was not answered: {error}"))
+            ApiError::internal(format!("a request with a large body was not answered: {error}"))
         };
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|error| failed(&error))?;
         let runtime = Handle::current();
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn few_run_at_a_time_and_no_more_than_the_places_wait() {
+    async fn running_and_waiting_requests_are_limited() {
         let heavy = Arc::new(HeavyWork::default());
         let (running, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let mut tasks = Vec::new();
@@ -93,7 +94,7 @@ mod tests {
             }));
             admitted.await.unwrap();
         }
-        while heavy.places.available_permits() > 0 {
+        while heavy.slots.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         let refused = heavy.run(async {}).await.unwrap_err();
@@ -106,11 +107,11 @@ mod tests {
             }
             assert!(task.await.unwrap().unwrap() <= MAX_RUNNING);
         }
-        assert_eq!(heavy.places.available_permits(), MAX_ADMITTED);
+        assert_eq!(heavy.slots.available_permits(), MAX_ADMITTED);
     }
 
     #[tokio::test]
-    async fn a_panic_is_the_refusal_of_one_request() {
+    async fn panic_fails_one_request_only() {
         let heavy = HeavyWork::default();
         for _ in 0..MAX_ADMITTED + MAX_RUNNING {
             let refused = heavy.run(async { assert_eq!(MAX_RUNNING, 0) }).await.unwrap_err();

@@ -1,21 +1,20 @@
-//! Who asks: [`User`], and what each role may do.
+//! Users and their roles: [`User`].
 //!
-//! There are four kinds of caller: administrators, viewers, nodes, and everybody else who is
-//! known. Roles are built in; there are no role objects. Where a user comes from (certificate,
-//! token) is the listener's business.
+//! There are four roles: administrators, viewers, nodes, and other authenticated users. Roles are
+//! built in; there are no role objects. The listener authenticates users by certificate or token.
 
 use std::collections::BTreeMap;
 
 use objects::catalog::Resource;
 use serde_json::{Value, json};
 
-/// A caller whose identity is established.
+/// An authenticated user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
     pub uid: String,
-    /// What else is known, by upstream's names.
+    /// Extra fields, by upstream's names.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -26,7 +25,7 @@ pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const NODE_PREFIX: &str = "system:node:";
 
 impl User {
-    /// The process's own loops.
+    /// Returns the user of a component in the same process.
     #[must_use]
     pub fn internal(name: &str) -> User {
         User::member(name, ADMINISTRATORS)
@@ -38,16 +37,16 @@ impl User {
         User { name: name.to_owned(), groups, ..User::default() }
     }
 
-    /// As reviews tell of it.
-    pub(crate) fn told(&self) -> Value {
-        let mut told = json!({"username": self.name, "groups": self.groups});
+    /// Returns the `UserInfo` of reviews and audit events.
+    pub(crate) fn to_user_info(&self) -> Value {
+        let mut user_info = json!({"username": self.name, "groups": self.groups});
         if !self.uid.is_empty() {
-            told["uid"] = Value::from(self.uid.as_str());
+            user_info["uid"] = Value::from(self.uid.as_str());
         }
         if !self.extra.is_empty() {
-            told["extra"] = json!(self.extra);
+            user_info["extra"] = json!(self.extra);
         }
-        told
+        user_info
     }
 
     #[must_use]
@@ -55,16 +54,16 @@ impl User {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The node an agent speaks for.
+    /// Returns the node that the user is the agent of.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.is_in(NODES).then(|| self.name.strip_prefix(NODE_PREFIX)).flatten()
     }
 }
 
-/// What somebody wants to do.
+/// The attributes of a request that authorization depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Attempt<'a> {
+pub(crate) enum AuthorizerAttributes<'a> {
     Resource {
         verb: &'a str,
         group: &'a str,
@@ -81,26 +80,38 @@ pub(crate) enum Attempt<'a> {
     },
 }
 
-impl<'a> Attempt<'a> {
+impl<'a> AuthorizerAttributes<'a> {
     #[must_use]
-    pub(crate) fn on(
+    pub(crate) fn for_resource(
         verb: &'a str,
         resource: &'a Resource,
         subresource: &'a str,
         namespace: &'a str,
         name: &'a str,
-    ) -> Attempt<'a> {
+    ) -> AuthorizerAttributes<'a> {
         let (group, resource) = (resource.group, resource.plural);
-        // A namespace counts as being in itself, so that roles within it can cover it.
+        // A namespace is within itself, so that roles within it can cover it.
         let namespace = if (group, resource) == ("", "namespaces") { name } else { namespace };
-        Attempt::Resource { verb, group, resource, subresource, namespace, name, selector: "" }
+        AuthorizerAttributes::Resource {
+            verb,
+            group,
+            resource,
+            subresource,
+            namespace,
+            name,
+            selector: "",
+        }
     }
 
-    /// The same, limited by a field selector. `single` is the name of the only object that the selector
-    /// lets through, empty if there may be several.
+    /// Adds a field selector. `single` is the name of the only object that the selector can match;
+    /// empty if there may be several.
     #[must_use]
-    pub(crate) fn selecting(mut self, given: &'a str, single: &'a str) -> Attempt<'a> {
-        if let Attempt::Resource { verb, name, selector, .. } = &mut self {
+    pub(crate) fn with_field_selector(
+        mut self,
+        given: &'a str,
+        single: &'a str,
+    ) -> AuthorizerAttributes<'a> {
+        if let AuthorizerAttributes::Resource { verb, name, selector, .. } = &mut self {
             *selector = given;
             if name.is_empty() && matches!(*verb, "list" | "watch") {
                 *name = single;
@@ -109,28 +120,36 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// The words of a 403 for this user. `reason` is that of an authorizer, if it gave one.
+    /// Returns the message of a 403 for this user. `reason` is that of an authorizer; it may be
+    /// empty.
     #[must_use]
     pub(crate) fn denied(&self, user: &User, reason: &str) -> String {
         let colon = if reason.is_empty() { "" } else { ": " };
-        let words = self.cannot(user);
-        format!("{words}{colon}{reason}")
+        let message = self.cannot(user);
+        format!("{message}{colon}{reason}")
     }
 
     fn cannot(&self, user: &User) -> String {
         match self {
-            Attempt::Path { verb, path } => {
+            AuthorizerAttributes::Path { verb, path } => {
                 format!("User {:?} cannot {verb} path {path:?}", user.name)
             }
-            Attempt::Resource { verb, group, resource, subresource, namespace, .. } => {
+            AuthorizerAttributes::Resource {
+                verb,
+                group,
+                resource,
+                subresource,
+                namespace,
+                ..
+            } => {
                 let slash = if subresource.is_empty() { "" } else { "/" };
-                let place = match *namespace {
+                let scope = match *namespace {
                     "" => "at the cluster scope".to_owned(),
                     namespace => format!("in the namespace {namespace:?}"),
                 };
                 format!(
                     "User {:?} cannot {verb} resource \"{resource}{slash}{subresource}\" in API \
-                     group {group:?} {place}",
+                     group {group:?} {scope}",
                     user.name
                 )
             }
@@ -138,33 +157,36 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Returns whether the role of a user covers an attempt. What a node may do depends on the objects too: see
-/// [`crate::node_authorizer`].
+/// Returns true if the role of a user allows the request. The permissions of a node also depend on
+/// objects: see [`crate::node_authorizer`].
 #[must_use]
-pub(crate) fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
+pub(crate) fn allows(user: &User, attributes: &AuthorizerAttributes<'_>) -> bool {
     if user.is_in(ADMINISTRATORS) {
         return true;
     }
-    match attempt {
-        Attempt::Path { verb: "get", path } => {
+    match attributes {
+        AuthorizerAttributes::Path { verb: "get", path } => {
             is_public(path) || (user.is_in(AUTHENTICATED) && is_open_document(path))
         }
-        Attempt::Path { .. } => false,
-        Attempt::Resource { verb: "create", group, resource, .. }
+        AuthorizerAttributes::Path { .. } => false,
+        AuthorizerAttributes::Resource { verb: "create", group, resource, .. }
             if user.is_in(AUTHENTICATED) && is_self_review(group, resource) =>
         {
             true
         }
-        Attempt::Resource { verb, resource, subresource, .. } if user.is_in(VIEWERS) => {
+        AuthorizerAttributes::Resource { verb, resource, subresource, .. }
+            if user.is_in(VIEWERS) =>
+        {
             matches!(*verb, "get" | "list" | "watch")
                 && *resource != "secrets"
                 && !matches!(*subresource, "exec" | "attach" | "portforward" | "proxy" | "token")
         }
-        Attempt::Resource { .. } => false,
+        AuthorizerAttributes::Resource { .. } => false,
     }
 }
 
-/// Documents everybody known may read: discovery, OpenAPI, health, version.
+/// Returns true for paths that all authenticated users may read: discovery, OpenAPI, health,
+/// version.
 fn is_open_document(path: &str) -> bool {
     let below = |root: &str| path == root || path.starts_with(&format!("{root}/"));
     ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"]
@@ -172,7 +194,7 @@ fn is_open_document(path: &str) -> bool {
         .any(below)
 }
 
-/// Documents that need no credentials: health and version.
+/// Returns true for paths that need no credentials: health and version.
 #[must_use]
 pub(crate) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz" | "/version" | "/version/")
@@ -190,9 +212,17 @@ fn is_self_review(group: &str, resource: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn on<'a>(verb: &'a str, resource: &'a str, name: &'a str) -> Attempt<'a> {
+    fn on<'a>(verb: &'a str, resource: &'a str, name: &'a str) -> AuthorizerAttributes<'a> {
         let (group, subresource, namespace) = ("", "", "a");
-        Attempt::Resource { verb, group, resource, subresource, namespace, name, selector: "" }
+        AuthorizerAttributes::Resource {
+            verb,
+            group,
+            resource,
+            subresource,
+            namespace,
+            name,
+            selector: "",
+        }
     }
 
     #[test]
@@ -201,12 +231,15 @@ mod tests {
         assert!(allows(&viewer, &on("list", "pods", "")));
         assert!(!allows(&viewer, &on("get", "secrets", "s")));
         assert!(!allows(&viewer, &on("create", "pods", "")));
-        assert!(allows(&viewer, &Attempt::Path { verb: "get", path: "/openapi/v3/api/v1" }));
-        assert!(!allows(&viewer, &Attempt::Path { verb: "get", path: "/metrics" }));
+        assert!(allows(
+            &viewer,
+            &AuthorizerAttributes::Path { verb: "get", path: "/openapi/v3/api/v1" }
+        ));
+        assert!(!allows(&viewer, &AuthorizerAttributes::Path { verb: "get", path: "/metrics" }));
     }
 
     #[test]
-    fn a_role_does_not_make_a_node() {
+    fn node_name_without_the_group_is_not_a_node() {
         let pretender = User::member("system:node:n1", VIEWERS);
         assert_eq!(pretender.node(), None);
         assert!(!allows(&pretender, &on("patch", "nodes", "n1")));
@@ -217,9 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn somebody_without_a_role_may_look_at_discovery_only() {
+    fn user_without_a_role_may_read_discovery_only() {
         let nobody = User::member("nobody", "other");
-        assert!(allows(&nobody, &Attempt::Path { verb: "get", path: "/apis/apps/v1" }));
+        assert!(allows(
+            &nobody,
+            &AuthorizerAttributes::Path { verb: "get", path: "/apis/apps/v1" }
+        ));
         assert!(!allows(&nobody, &on("get", "pods", "p")));
         assert_eq!(
             on("get", "pods", "p").denied(&nobody, ""),
@@ -227,7 +263,8 @@ mod tests {
         );
         let namespaces = objects::catalog::find("", "v1", "namespaces").unwrap();
         assert_eq!(
-            Attempt::on("delete", namespaces, "", "", "default").denied(&nobody, ""),
+            AuthorizerAttributes::for_resource("delete", namespaces, "", "", "default")
+                .denied(&nobody, ""),
             "User \"nobody\" cannot delete resource \"namespaces\" in API group \"\" in the \
              namespace \"default\""
         );

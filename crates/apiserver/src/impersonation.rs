@@ -1,8 +1,8 @@
-//! Impersonation: a request that its sender makes in the name of another user. [`requested`] reads the
-//! headers and refuses what cannot be honoured.
+//! Impersonation: requests that are made on behalf of another user. [`requested`] reads the headers
+//! and rejects invalid ones.
 //!
-//! Administrators may impersonate every user; no other role may impersonate any. A request that asks for it
-//! in a way that cannot be read is refused: it must never run with the rights of its sender.
+//! Administrators may impersonate every user; other roles may impersonate none. A request with
+//! unreadable headers is rejected: it must never run with the rights of its sender.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use http::HeaderMap;
 use objects::cursor::go_quoted;
 use percent_encoding::percent_decode_str;
 
+use crate::error::ApiError;
 use crate::identity::{ADMINISTRATORS, AUTHENTICATED, NODES, User};
-use crate::refusal::Refusal;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -28,33 +28,33 @@ pub(crate) enum Requested {
     Nothing,
     /// The request is made for this user.
     User(User),
-    /// The sender may not impersonate. The word says what kind of user was asked for, as upstream's verbs
-    /// `impersonate-on:<kind>:<verb>` have it.
+    /// The sender may not impersonate. Contains the kind of user, as in upstream's verbs
+    /// `impersonate-on:<kind>:<verb>`.
     Denied(&'static str),
 }
 
 /// Reads the user that a request impersonates.
-pub(crate) fn requested(sender: &User, headers: &HeaderMap) -> Result<Requested, Refusal> {
-    let wanted = wanted(headers)?;
-    if wanted.name.is_empty() {
-        let is_empty = wanted.uid.is_empty() && wanted.groups.is_empty();
+pub(crate) fn requested(sender: &User, headers: &HeaderMap) -> Result<Requested, ApiError> {
+    let user = named_user(headers)?;
+    if user.name.is_empty() {
+        let is_empty = user.uid.is_empty() && user.groups.is_empty();
         if is_empty && !headers.keys().any(|name| name.as_str().starts_with(EXTRA)) {
             return Ok(Requested::Nothing);
         }
-        let shown = in_go(&wanted);
+        let shown = go_syntax(&user);
         let message = format!("requested {shown} without impersonating a user name");
-        return Err(Refusal::bad_request(message));
+        return Err(ApiError::bad_request(message));
     }
     if !sender.is_in(ADMINISTRATORS) {
-        return Ok(Requested::Denied(kind(&wanted)));
+        return Ok(Requested::Denied(kind(&user)));
     }
-    Ok(Requested::User(complete(wanted)))
+    Ok(Requested::User(complete(user)))
 }
 
-/// The user as the headers name it.
-fn wanted(headers: &HeaderMap) -> Result<User, Refusal> {
+/// Returns the user as named by the headers.
+fn named_user(headers: &HeaderMap) -> Result<User, ApiError> {
     let first = |name| Ok(values(headers, name)?.into_iter().next().unwrap_or_default());
-    let mut wanted = User {
+    let mut user = User {
         name: first(USER)?,
         uid: first(UID)?,
         groups: values(headers, GROUP)?,
@@ -66,42 +66,45 @@ fn wanted(headers: &HeaderMap) -> Result<User, Refusal> {
             Ok(decoded) if is_escaped_well(key) => decoded.into_owned(),
             _ => key.to_owned(),
         };
-        wanted.extra.entry(key).or_default().extend(values(headers, name.as_str())?);
+        user.extra.entry(key).or_default().extend(values(headers, name.as_str())?);
     }
-    Ok(wanted)
+    Ok(user)
 }
 
-fn values(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Refusal> {
+fn values(headers: &HeaderMap, name: &str) -> Result<Vec<String>, ApiError> {
     let all = headers.get_all(name).iter().map(|value| match value.to_str() {
         Ok(text) => Ok(text.to_owned()),
-        Err(_) => Err(Refusal::bad_request(format!(
+        Err(_) => Err(ApiError::bad_request(format!(
             "the value of the header {name:?} is not visible ASCII"
         ))),
     });
     all.collect()
 }
 
-/// Returns whether every `%` is followed by two hexadecimal digits. Upstream keeps a key as it is otherwise.
+/// Returns true if every `%` is followed by two hexadecimal digits. Upstream keeps a key unchanged
+/// otherwise.
 fn is_escaped_well(key: &str) -> bool {
     let mut parts = key.split('%');
     parts.next();
-    parts.all(|part| part.len() >= 2 && part.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
+    parts.all(|subresource| {
+        subresource.len() >= 2 && subresource.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
 fn has_only_name(user: &User) -> bool {
     user.uid.is_empty() && user.groups.is_empty() && user.extra.is_empty()
 }
 
-fn kind(wanted: &User) -> &'static str {
+fn kind(user: &User) -> &'static str {
     match () {
-        () if !has_only_name(wanted) => "user-info",
-        () if service_account(&wanted.name).is_some() => "serviceaccount",
-        () if node(&wanted.name) => "arbitrary-node",
+        () if !has_only_name(user) => "user-info",
+        () if service_account(&user.name).is_some() => "serviceaccount",
+        () if node(&user.name) => "arbitrary-node",
         () => "user-info",
     }
 }
 
-/// The namespace and the name of the service account that a user name stands for.
+/// Returns the namespace and the name of the service account that a user name stands for.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let is_good = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
@@ -112,7 +115,7 @@ fn node(user: &str) -> bool {
     user.strip_prefix("system:node:").is_some_and(|name| !name.is_empty())
 }
 
-/// Adds the groups that the user would have had with credentials of its own.
+/// Adds the groups that the user would have with credentials of its own.
 fn complete(mut user: User) -> User {
     if user.groups.is_empty() {
         if let Some((namespace, _)) = service_account(&user.name) {
@@ -129,8 +132,8 @@ fn complete(mut user: User) -> User {
     user
 }
 
-/// The user as Go prints the structure, which is what upstream's message contains.
-fn in_go(user: &User) -> String {
+/// Formats the user in Go syntax, as in upstream's message.
+fn go_syntax(user: &User) -> String {
     let list = |texts: &[String]| {
         let quoted: Vec<String> = texts.iter().map(|text| go_quoted(text)).collect();
         format!("[]string{{{}}}", quoted.join(", "))
@@ -168,14 +171,14 @@ mod tests {
 
     fn as_admin(pairs: &[(&str, &[u8])]) -> Result<Requested, String> {
         let admin = User::member("admin", ADMINISTRATORS);
-        requested(&admin, &headers(pairs)).map_err(|refusal| {
-            assert_eq!(refusal.code, 400);
-            refusal.message
+        requested(&admin, &headers(pairs)).map_err(|error| {
+            assert_eq!(error.code, 400);
+            error.message
         })
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused() {
+    fn invalid_impersonation_headers_are_rejected() {
         let info = |inner: &str| {
             format!("requested &user.DefaultInfo{{{inner}}} without impersonating a user name")
         };
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn users_get_the_groups_they_would_have_had() {
+    fn impersonated_users_get_their_default_groups() {
         for (name, groups, expected) in [
             ("carol", vec![], vec![AUTHENTICATED]),
             ("carol", vec!["g"], vec!["g", AUTHENTICATED]),

@@ -1,23 +1,23 @@
-//! Checks of the options lists and watches share, before anything is read.
+//! Checks of the options that lists and watches share.
 
 use objects::cursor::Causes;
 
-use crate::refusal::Refusal;
-use crate::request::Call;
+use crate::error::ApiError;
+use crate::request::Request;
 
 const MATCH: &str = "resourceVersionMatch";
 
-/// Refuses combinations of `resourceVersion`, `resourceVersionMatch`, `continue` and
-/// `sendInitialEvents` that contradict each other.
-pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
-    let query = &call.query;
+/// Rejects contradictory combinations of `resourceVersion`, `resourceVersionMatch`, `continue` and
+/// `sendInitialEvents`.
+pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
+    let query = &request.query;
     let (version, mut matching, going_on) =
         (query.text("resourceVersion"), query.text(MATCH), query.text("continue"));
     let watch = query.flag("watch");
     let mut initial = query.get("sendInitialEvents").is_some();
     query.int("limit")?;
     query.int("timeoutSeconds")?;
-    // A watch from the start is one that begins with what is there.
+    // A watch without a version begins with the current objects.
     if watch && !initial && matching.is_empty() && matches!(version, "" | "0") {
         (initial, matching) = (true, "NotOlderThan");
     }
@@ -71,11 +71,11 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
         }
     }
     if !causes.is_empty() {
-        return Err(Refusal::invalid_kind("meta.k8s.io", "ListOptions", "", &causes));
+        return Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &causes));
     }
     if !going_on.is_empty() && !matches!(version, "" | "0") {
         let message = "specifying resource version is not allowed when using continue";
-        return Err(Refusal::bad_request(message));
+        return Err(ApiError::bad_request(message));
     }
     Ok(())
 }

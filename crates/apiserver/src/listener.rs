@@ -1,11 +1,11 @@
-//! The API on a socket: the caller's identity, the order in which a request is let in, and bodies.
+//! The API on a socket: authentication, the order of admission checks, and bodies.
 //!
-//! Main type: [`Listener`]. Sockets, TLS and connections are [`https`]'s; how much each caller may ask
-//! for is [`crate::flow`]'s. A body is read only from a caller who may send it:
+//! Main type: [`Listener`]. Sockets, TLS and connections are handled by [`https`]; limits per user
+//! by [`crate::flow`]. A body is read only from a client that is allowed to send it:
 //!
 //! ```text
-//!  headers ─▶ who ─▶ may they ─▶ their turn ─▶ room for the body ─▶ body ─▶ Api::handle
-//!              401      403          429             429, 413
+//!  headers ─▶ authentication ─▶ authorization ─▶ flow control ─▶ room for the body ─▶ body ─▶ Api::handle
+//!                  401              403             429             429, 413
 //! ```
 
 use std::io;
@@ -20,13 +20,14 @@ use https::{Answer, Client, Inbound, Limits, ListenError, Peer, ServerTls};
 use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tracing::debug;
 
 use crate::api::Api;
+use crate::decode::MAX_BODY;
+use crate::error::ApiError;
 use crate::flow::Level;
 use crate::identity::{AUTHENTICATED, User};
-use crate::incoming::MAX_BODY;
-use crate::refusal::Refusal;
-use crate::request::{Call, Caller, Query};
+use crate::request::{Caller, Query, Request};
 use crate::shares::Share;
 
 /// A socket that serves an API.
@@ -36,8 +37,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a socket. Clients with a certificate of `authority` are known by it; others may come
-    /// with a token.
+    /// Binds a socket. Clients with a certificate of `authority` are identified by it; others may
+    /// send a token.
     pub async fn bind(
         address: SocketAddr,
         server: &Pair,
@@ -48,7 +49,7 @@ impl Listener {
         Ok(Listener { socket })
     }
 
-    /// Binds a socket that serves with material which can be replaced later.
+    /// Binds a socket with TLS material that can be replaced later.
     pub async fn bind_with(
         address: SocketAddr,
         tls: ServerTls,
@@ -58,34 +59,39 @@ impl Listener {
         Ok(Listener { socket })
     }
 
-    /// Where it listens, with the port the system chose if it was asked to.
+    /// Returns the bound address, with the port that the system chose if it was asked to.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.address()
     }
 
-    /// Serves until `stop` says so, then lets requests under way finish for a while.
+    /// Serves until `stop` is true, then waits for requests in flight up to the drain timeout.
     pub async fn serve(self, api: Api, stop: watch::Receiver<bool>) {
         let limits = self.socket.limits();
         api.shared.flow.measure_connections(self.socket.counts());
-        let handle = move |request, client: Arc<Client>| {
+        let handle = move |inbound, client: Arc<Client>| {
             let api = api.clone();
-            async move { answer(&api, &client, limits, request).await }
+            async move { answer(&api, &client, limits, inbound).await }
         };
         self.socket.serve(handle, stop).await;
     }
 }
 
-/// A certificate's common name is the user, its organizations are the groups.
-fn user_of(peer: &Peer) -> User {
+/// Returns the user of a certificate: the common name is the user name, the organizations are the
+/// groups.
+fn certificate_user(peer: &Peer) -> User {
     let mut groups = peer.groups.clone();
     groups.push(AUTHENTICATED.to_owned());
     User { name: peer.name.clone(), groups, ..User::default() }
 }
 
-async fn answer(api: &Api, client: &Client, limits: Limits, request: Inbound) -> Answer {
-    let (parts, body) = request.into_parts();
+async fn answer(api: &Api, client: &Client, limits: Limits, inbound: Inbound) -> Answer {
+    let (parts, body) = inbound.into_parts();
     let caller = caller(api, client.peer(), &parts.headers);
-    let call = Call {
+    if caller == Caller::InvalidCredentials {
+        let path = parts.uri.path();
+        debug!(source = %client.address(), path, "rejected an invalid bearer token");
+    }
+    let request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),
         query: Query::parse(parts.uri.query().unwrap_or_default()),
@@ -94,37 +100,38 @@ async fn answer(api: &Api, client: &Client, limits: Limits, request: Inbound) ->
         caller,
         source: Some(client.address().ip()),
     };
-    // The bodies of strangers are not read: the connection discards them.
-    let Caller::Known(user) = call.caller.clone() else {
-        return api.handle(call).await.into_answer();
+    // Bodies of anonymous clients are not read: the connection discards them.
+    let Caller::Known(user) = request.caller.clone() else {
+        return api.handle(request).await.into_answer();
     };
     let flow = &api.shared.flow;
     if !client.known_as(&user.name) {
-        return api.refuse(call, flow.too_many_connections(&user)).await.into_answer();
+        return api.refuse(request, flow.too_many_connections(&user)).await.into_answer();
     }
     let has_body = !body.is_end_stream();
-    if has_body && api.refuses_headers(&call) {
-        return api.handle(call).await.into_answer();
+    if has_body && api.refuses_headers(&request) {
+        return api.handle(request).await.into_answer();
     }
-    let ticket = match flow.enter(&call).await {
+    let ticket = match flow.enter(&request).await {
         Ok(ticket) => ticket,
-        Err(refusal) => return api.refuse(call, refusal).await.into_answer(),
+        Err(error) => return api.refuse(request, error).await.into_answer(),
     };
     let (body, share) = match has_body {
         false => (Bytes::new(), None),
         true => match received(body, flow.level(&user), &user, limits).await {
             Ok(received) => received,
-            Err(refusal) => return api.refuse(call, refusal).await.into_answer(),
+            Err(error) => return api.refuse(request, error).await.into_answer(),
         },
     };
-    let reply = api.handle(Call { body, ..call }).await;
+    let reply = api.handle(Request { body, ..request }).await;
     drop(share);
     let answer = reply.into_answer();
-    let answer = if ticket.is_unhurried() { answer.unhurried() } else { answer };
+    let answer = if ticket.is_for_slow_reader() { answer.for_slow_reader() } else { answer };
     answer.holding(ticket)
 }
 
-/// Who a request comes from: its token if it has one, else its connection's certificate.
+/// Returns the caller of a request: by its token if it has one, otherwise by the connection's
+/// certificate.
 fn caller(api: &Api, peer: Option<&Peer>, headers: &HeaderMap) -> Caller {
     let header = headers.get("authorization").and_then(|value| value.to_str().ok());
     let token = header.and_then(|header| {
@@ -132,20 +139,20 @@ fn caller(api: &Api, peer: Option<&Peer>, headers: &HeaderMap) -> Caller {
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
     match (token.filter(|token| !token.is_empty()), peer) {
-        (Some(token), _) => api.identify(token).map_or(Caller::Pretender, Caller::Known),
-        (None, Some(peer)) => Caller::Known(user_of(peer)),
-        (None, None) => Caller::Nobody,
+        (Some(token), _) => api.identify(token).map_or(Caller::InvalidCredentials, Caller::Known),
+        (None, Some(peer)) => Caller::Known(certificate_user(peer)),
+        (None, None) => Caller::Anonymous,
     }
 }
 
-/// Reads a body as soon as there is room for it.
+/// Reads a body once there is room for it.
 async fn received(
     body: Incoming,
     level: &Level,
     user: &User,
     limits: Limits,
-) -> Result<(Bytes, Option<Share>), Refusal> {
-    // A body of unknown length may be as long as any.
+) -> Result<(Bytes, Option<Share>), ApiError> {
+    // A body of unknown length may have the maximum length.
     let length = body.size_hint().exact().unwrap_or(MAX_BODY as u64);
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > MAX_BODY {
@@ -153,17 +160,17 @@ async fn received(
     }
     let share = level.body(user, length).await?;
     let limited = Limited::new(body, MAX_BODY);
-    match timeout(limits.body_patience, limited.collect()).await {
+    match timeout(limits.body_timeout, limited.collect()).await {
         Ok(Ok(body)) => Ok((body.to_bytes(), share)),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Refusal::bad_request(format!("the body cannot be read: {error}"))),
+        Ok(Err(error)) => Err(ApiError::bad_request(format!("the body cannot be read: {error}"))),
         Err(_) => {
             let message = "the body did not arrive in time";
-            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
         }
     }
 }
 
-fn too_large() -> Refusal {
-    Refusal::too_large(format_args!("limit is {MAX_BODY}"))
+fn too_large() -> ApiError {
+    ApiError::too_large(format_args!("limit is {MAX_BODY}"))
 }

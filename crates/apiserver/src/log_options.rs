@@ -3,13 +3,13 @@
 use objects::cursor::Causes;
 use objects::timestamp::Timestamp;
 
-use crate::refusal::Refusal;
-use crate::request::Call;
+use crate::error::ApiError;
+use crate::request::Request;
 
-pub(crate) fn check(call: &Call, pod: &str) -> Result<(), Refusal> {
-    let query = &call.query;
+pub(crate) fn check(request: &Request, pod: &str) -> Result<(), ApiError> {
+    let query = &request.query;
     let mut causes = Causes::default();
-    let mut at_least = |field: &str, least: i64, detail: &str| -> Result<Option<i64>, Refusal> {
+    let mut at_least = |field: &str, least: i64, detail: &str| -> Result<Option<i64>, ApiError> {
         let value = query.int(field)?;
         if let Some(value) = value.filter(|value| *value < least) {
             causes.add("FieldValueInvalid", field, format!("Invalid value: {value}: {detail}"));
@@ -24,13 +24,13 @@ pub(crate) fn check(call: &Call, pod: &str) -> Result<(), Refusal> {
         let message = format!(
             "parsing time {time:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {time:?} as \"2006\""
         );
-        return Err(Refusal::bad_request(message));
+        return Err(ApiError::bad_request(message));
     }
     if seconds.is_some() && !query.text("sinceTime").is_empty() {
         let message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";
         causes.add("FieldValueForbidden", "[]", message.to_owned());
     }
-    // Telling the streams apart is behind a gate that is off.
+    // Selecting a stream is behind a feature gate that is off.
     if query.get("stream").is_some_and(|stream| !stream.is_empty()) {
         let message = "Forbidden: may not be specified".to_owned();
         causes.add("FieldValueForbidden", "stream", message);
@@ -38,5 +38,5 @@ pub(crate) fn check(call: &Call, pod: &str) -> Result<(), Refusal> {
     if causes.is_empty() {
         return Ok(());
     }
-    Err(Refusal::invalid_kind("", "PodLogOptions", pod, &causes))
+    Err(ApiError::invalid_kind("", "PodLogOptions", pod, &causes))
 }

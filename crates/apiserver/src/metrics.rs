@@ -1,4 +1,4 @@
-//! Counters of the API server, in Prometheus' text form.
+//! Metrics of the API server, in Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds of the buckets of request durations, in seconds; upstream's, thinned out.
+/// Upper bounds of the buckets of request durations, in seconds; a subset of upstream's.
 const BUCKETS: [f64; 10] = [0.001, 0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
-/// Gives more lines for `/metrics`: those of the process's other parts.
-pub type MoreMetrics = Box<dyn Fn() -> String + Send + Sync>;
+/// Returns metrics of other components of the process, for `/metrics`.
+pub type MetricsCollector = Box<dyn Fn() -> String + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Metrics {
@@ -20,9 +20,9 @@ pub(crate) struct Metrics {
     checks: Mutex<BTreeMap<(&'static str, &'static str), Checked>>,
     pub(crate) in_flight: AtomicI64,
     pub(crate) watches: AtomicI64,
-    /// Execs, attachments and forwarded ports; shared with those that are open.
+    /// Open exec, attach and port-forward streams.
     pub(crate) tunnels: Arc<AtomicI64>,
-    pub(crate) more: OnceLock<MoreMetrics>,
+    pub(crate) more: OnceLock<MetricsCollector>,
 }
 
 impl fmt::Debug for Metrics {
@@ -60,7 +60,7 @@ impl Metrics {
         }
     }
 
-    /// The text of `/metrics/slis`: upstream's names and help.
+    /// Returns the text of `/metrics/slis`, with upstream's names and help.
     pub(crate) fn render_checks(&self) -> String {
         let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = String::new();
@@ -110,7 +110,7 @@ impl Metrics {
         }
     }
 
-    /// The text of `/metrics`.
+    /// Returns the text of `/metrics`.
     pub(crate) fn render(&self, revision: u64) -> String {
         let mut text = String::new();
         let head = |text: &mut String, name: &str, kind: &str, help: &str| {

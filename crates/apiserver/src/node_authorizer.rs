@@ -1,24 +1,25 @@
-//! The Node authorizer: which requests a node may send, as upstream's authorization mode `Node` decides.
+//! The Node authorizer: the requests that a node may send, as upstream's authorization mode `Node`.
 //!
-//! A node reads itself, its pods and what its pods refer to. Mirror pods refer to nothing: a node makes them
-//! itself. What a node may write into the objects it reaches is [`crate::node_restriction`]'s business.
+//! A node may read itself, its pods and the objects that its pods refer to. Mirror pods do not
+//! count, because a node creates them itself. [`crate::node_restriction`] limits what a node may
+//! write.
 
 use objects::rules::pod::references;
 use objects::selector::FieldSelector;
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::identity::Attempt;
+use crate::codec;
+use crate::error::ApiError;
+use crate::identity::AuthorizerAttributes;
 use crate::node_restriction::MIRROR;
-use crate::parts::core;
 use crate::read;
-use crate::refusal::Refusal;
-use crate::stored;
+use crate::subresources::core_resource;
 
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// The requests that every node may send: verbs, group, resources. Upstream's rules of `system:node` for what
-/// is not decided by object.
+/// The requests that every node may send: verbs, group, resources. Upstream's rules of
+/// `system:node` that do not depend on objects.
 const RULES: &[(&[&str], &str, &[&str])] = &[
     (&["create"], "authentication.k8s.io", &["tokenreviews"]),
     (&["create"], "authorization.k8s.io", &["localsubjectaccessreviews", "subjectaccessreviews"]),
@@ -34,49 +35,51 @@ const RULES: &[(&[&str], &str, &[&str])] = &[
 
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// The decision, and for a refusal the reason that clients see, which may be empty.
+/// The decision; a denial has the reason for the client, which may be empty.
 pub(crate) type Decision = Result<(), String>;
 
-const ALLOW: Result<Decision, Refusal> = Ok(Ok(()));
+const ALLOW: Result<Decision, ApiError> = Ok(Ok(()));
 
-fn deny(reason: impl Into<String>) -> Result<Decision, Refusal> {
+fn deny(reason: impl Into<String>) -> Result<Decision, ApiError> {
     Ok(Err(reason.into()))
 }
 
-/// Decides about an attempt of a node. Fails only if the store cannot be read.
+/// Decides on a request of a node. Fails only if the store cannot be read.
 pub(crate) fn authorize(
     api: &Api,
     user: &str,
     node: &str,
-    attempt: &Attempt<'_>,
-) -> Result<Decision, Refusal> {
+    attributes: &AuthorizerAttributes<'_>,
+) -> Result<Decision, ApiError> {
     if node.is_empty() {
         return deny(format!("unknown node for user {user:?}"));
     }
-    let Attempt::Resource { verb, group, resource, subresource, namespace, name, .. } = *attempt
+    let AuthorizerAttributes::Resource {
+        verb, group, resource, subresource, namespace, name, ..
+    } = *attributes
     else {
         return deny("");
     };
-    let asked = Asked { api, node, namespace, name };
+    let request = NodeRequest { api, node, namespace, name };
     match (group, resource) {
         ("", "secrets" | "configmaps") => match (verb, subresource) {
             ("get" | "list" | "watch", "") if namespace.is_empty() => {
                 deny("can only read namespaced object of this type")
             }
-            ("get" | "list" | "watch", "") => asked.related(resource),
+            ("get" | "list" | "watch", "") => request.related(resource),
             ("get" | "list" | "watch", _) => deny("cannot read subresource"),
             _ => deny("can only read resources of this type"),
         },
         ("", "persistentvolumeclaims") if subresource == "status" => match verb {
-            "update" | "patch" => asked.related(resource),
+            "update" | "patch" => request.related(resource),
             _ => deny("can only get/update/patch this type"),
         },
         ("", "persistentvolumeclaims" | "persistentvolumes")
         | ("resource.k8s.io", "resourceclaims")
-        | ("storage.k8s.io", "volumeattachments") => asked.single(verb, resource, subresource),
+        | ("storage.k8s.io", "volumeattachments") => request.single(verb, resource, subresource),
         ("", "serviceaccounts") => match (verb, subresource) {
-            ("get", "") => asked.related(resource),
-            ("create", "token") if !name.is_empty() => asked.related(resource),
+            ("get", "") => request.related(resource),
+            ("create", "token") if !name.is_empty() => request.related(resource),
             ("create", _) if !name.is_empty() => {
                 deny("can only create token subresource of serviceaccount")
             }
@@ -107,8 +110,8 @@ pub(crate) fn authorize(
         ("resource.k8s.io", "resourceslices") => match verb {
             _ if !subresource.is_empty() => deny("cannot authorize ResourceSlice subresources"),
             "create" => ALLOW,
-            "get" | "update" | "patch" | "delete" => asked.related(resource),
-            "watch" | "list" | "deletecollection" if selects(attempt, "spec.nodeName", node) => {
+            "get" | "update" | "patch" | "delete" => request.related(resource),
+            "watch" | "list" | "deletecollection" if selects(attributes, "spec.nodeName", node) => {
                 ALLOW
             }
             "watch" | "list" | "deletecollection" => {
@@ -122,8 +125,8 @@ pub(crate) fn authorize(
         },
         ("certificates.k8s.io", "podcertificaterequests") => match verb {
             "create" if subresource.is_empty() => ALLOW,
-            "get" => asked.single(verb, resource, subresource),
-            "list" | "watch" if selects(attempt, "spec.nodeName", node) => ALLOW,
+            "get" => request.single(verb, resource, subresource),
+            "list" | "watch" if selects(attributes, "spec.nodeName", node) => ALLOW,
             "list" | "watch" => {
                 deny("can only list/watch podcertificaterequests with nodeName field selector")
             }
@@ -141,9 +144,9 @@ pub(crate) fn authorize(
             _ => deny(""),
         },
         ("", "pods") => match (subresource, verb) {
-            ("", "get") => asked.related(resource),
-            ("", "list" | "watch") if selects(attempt, "spec.nodeName", node) => ALLOW,
-            ("", "list" | "watch") if !name.is_empty() => asked.related(resource),
+            ("", "get") => request.related(resource),
+            ("", "list" | "watch") if selects(attributes, "spec.nodeName", node) => ALLOW,
+            ("", "list" | "watch") if !name.is_empty() => request.related(resource),
             ("", "list" | "watch") => {
                 deny("can only list/watch pods with spec.nodeName field selector")
             }
@@ -164,24 +167,24 @@ pub(crate) fn authorize(
     }
 }
 
-/// Returns whether a list or watch is limited to objects whose field has this value.
-fn selects(attempt: &Attempt<'_>, field: &str, value: &str) -> bool {
-    let Attempt::Resource { selector, .. } = attempt else { return false };
+/// Returns true if a list or watch is limited to objects whose field has this value.
+fn selects(attributes: &AuthorizerAttributes<'_>, field: &str, value: &str) -> bool {
+    let AuthorizerAttributes::Resource { selector, .. } = attributes else { return false };
     FieldSelector::parse(selector)
         .is_ok_and(|selector| selector.requires_exactly(field) == Some(value))
 }
 
-/// An object that a node asks for.
-struct Asked<'a> {
+/// A request of a node for an object.
+struct NodeRequest<'a> {
     api: &'a Api,
     node: &'a str,
     namespace: &'a str,
     name: &'a str,
 }
 
-impl Asked<'_> {
-    /// Allows to get one object at a time.
-    fn single(&self, verb: &str, resource: &str, subresource: &str) -> Result<Decision, Refusal> {
+impl NodeRequest<'_> {
+    /// Allows getting a single object.
+    fn single(&self, verb: &str, resource: &str, subresource: &str) -> Result<Decision, ApiError> {
         match (verb, subresource) {
             ("get", "") => self.related(resource),
             ("get", _) => deny("cannot get subresource"),
@@ -189,8 +192,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Allows what is bound to the node, or referred to by a pod that is.
-    fn related(&self, resource: &str) -> Result<Decision, Refusal> {
+    /// Allows objects that are bound to the node, or referred to by a pod on it.
+    fn related(&self, resource: &str) -> Result<Decision, ApiError> {
         if self.name.is_empty() {
             return deny("No Object name found");
         }
@@ -202,7 +205,7 @@ impl Asked<'_> {
                 self.any_pod(|spec| references::config_map_names(spec).contains(&name))?
             }
             "serviceaccounts" => self.any_pod(|spec| spec["serviceAccountName"] == name)?,
-            // Objects of kinds that are not served are related to nothing.
+            // Kinds that are not served have no relations.
             _ => false,
         };
         match is_related {
@@ -213,20 +216,20 @@ impl Asked<'_> {
         }
     }
 
-    fn has_pod(&self) -> Result<bool, Refusal> {
-        let pods = core("pods")?;
-        let key = stored::key(pods, self.namespace, self.name);
+    fn has_pod(&self) -> Result<bool, ApiError> {
+        let pods = core_resource("pods")?;
+        let key = codec::key(pods, self.namespace, self.name);
         let entry = self.api.store().get(&key).map_err(|error| read::read_failed(&error))?;
         let pod = entry.map(|entry| read::load(pods, &entry)).transpose()?;
         Ok(pod.is_some_and(|pod| pod["spec"]["nodeName"] == self.node))
     }
 
-    /// Returns whether a pod of the node in this namespace fits, mirror pods aside.
-    fn any_pod(&self, fits: impl Fn(&Value) -> bool) -> Result<bool, Refusal> {
-        let pods = core("pods")?;
+    /// Returns true if a pod of the node in this namespace matches, mirror pods excluded.
+    fn any_pod(&self, fits: impl Fn(&Value) -> bool) -> Result<bool, ApiError> {
+        let pods = core_resource("pods")?;
         let snapshot =
             self.api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
-        for entry in snapshot.range(&stored::prefix(pods, self.namespace), None) {
+        for entry in snapshot.range(&codec::prefix(pods, self.namespace), None) {
             let entry = entry.map_err(|error| read::broken(&error))?;
             let pod = read::load(pods, &entry)?;
             let is_mirror = pod["metadata"]["annotations"].get(MIRROR).is_some();

@@ -1,27 +1,27 @@
-//! The admission plug-in NodeRestriction: what a node may write into the objects that the Node authorizer
-//! ([`crate::node_authorizer`]) lets it reach.
+//! The admission plugin NodeRestriction: what a node may write to the objects that the Node
+//! authorizer ([`crate::node_authorizer`]) allows.
 //!
-//! It applies to every user that is a node, whatever other rights the user has, and depends on no other
-//! plug-in.
+//! It applies to every user that is a node, whatever other rights the user has, and does not depend
+//! on other plugins.
 
 use std::collections::BTreeSet;
 
 use objects::rules::pod::references;
 use serde_json::Value;
 
+use crate::access_reviews::texts;
 use crate::admission::{forbidden, named};
 use crate::api::Api;
+use crate::error::ApiError;
 use crate::node_authorizer::LEASE_NAMESPACE;
-use crate::parts::core;
-use crate::refusal::Refusal;
-use crate::reviews::texts;
-use crate::route::Place;
-use crate::write::part_name;
+use crate::route::ResourcePath;
+use crate::subresources::core_resource;
+use crate::write::subresource_name;
 
 /// The annotation of mirror pods.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Labels in Kubernetes' own name spaces that a node may set.
+/// Labels in Kubernetes' own namespaces that a node may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -36,25 +36,25 @@ const KUBELET_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Name spaces, with all below them, in which a node may set any label.
+/// Label namespaces, with subdomains, in which a node may set any label.
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
 /// Checks an object that a node creates.
 pub(crate) fn check_create(
     api: &Api,
     node: &str,
-    place: &Place,
+    path: &ResourcePath,
     object: &Value,
-) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, object, &why));
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, object, &why));
     if node.is_empty() {
         return no(unknown_node());
     }
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    match (place.resource.group, place.resource.plural) {
-        ("", "pods") => check_mirror(api, node, place, object),
+    match (path.resource.group, path.resource.plural) {
+        ("", "pods") => check_mirror(api, node, path, object),
         ("", "nodes") => {
-            check_node_name(node, place, object, name)?;
+            check_node_name(node, path, object, name)?;
             if !object["spec"]["configSource"].is_null() {
                 return no(format!(
                     "node {node:?} is not allowed to create pods with a non-nil configSource"
@@ -68,33 +68,33 @@ pub(crate) fn check_create(
                 )),
             }
         }
-        ("coordination.k8s.io", "leases") => check_lease(node, place, object, name),
+        ("coordination.k8s.io", "leases") => check_lease(node, path, object, name),
         _ => Ok(()),
     }
 }
 
-/// Checks an update by a node, before the parts that it cannot change are put back.
+/// Checks an update by a node, before immutable fields are reset.
 pub(crate) fn check_update(
     node: &str,
-    place: &Place,
+    path: &ResourcePath,
     old: &Value,
     new: &Value,
-) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, new, &why));
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, new, &why));
     if node.is_empty() {
         return no(unknown_node());
     }
-    match (place.resource.group, place.resource.plural) {
-        ("", "pods") => match part_name(place) {
+    match (path.resource.group, path.resource.plural) {
+        ("", "pods") => match subresource_name(path) {
             "" => no(format!(
                 "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror \
                  pods"
             )),
-            "status" => check_pod_status(node, place, old, new),
-            part => no(unexpected_part(part)),
+            "status" => check_pod_status(node, path, old, new),
+            subresource => no(unexpected_subresource(subresource)),
         },
         ("", "nodes") => {
-            check_node_name(node, place, new, &place.name)?;
+            check_node_name(node, path, new, &path.name)?;
             let source = |of: &Value| of["spec"]["configSource"].clone();
             if !source(new).is_null() && source(new) != source(old) {
                 return no(format!(
@@ -115,78 +115,92 @@ pub(crate) fn check_update(
                 false => no(format!("is not allowed to modify labels: {labels}")),
             }
         }
-        ("coordination.k8s.io", "leases") => check_lease(node, place, new, &place.name),
+        ("coordination.k8s.io", "leases") => check_lease(node, path, new, &path.name),
         _ => Ok(()),
     }
 }
 
 /// Checks an object that a node deletes.
-pub(crate) fn check_delete(node: &str, place: &Place, object: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, object, &why));
+pub(crate) fn check_delete(
+    node: &str,
+    path: &ResourcePath,
+    object: &Value,
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, object, &why));
     if node.is_empty() {
         return no(unknown_node());
     }
-    match (place.resource.group, place.resource.plural) {
+    match (path.resource.group, path.resource.plural) {
         ("", "pods") if object["spec"]["nodeName"] != node => {
             no(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
         }
-        ("", "nodes") => check_node_name(node, place, object, &place.name),
-        ("coordination.k8s.io", "leases") => check_lease(node, place, object, &place.name),
+        ("", "nodes") => check_node_name(node, path, object, &path.name),
+        ("coordination.k8s.io", "leases") => check_lease(node, path, object, &path.name),
         _ => Ok(()),
     }
 }
 
-/// Checks what a node does to a pod through a subresource that is neither read nor written as a pod.
-pub(crate) fn check_part(node: &str, place: &Place, pod: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, pod, &why));
-    match part_name(place) {
+/// Checks a request of a node to a pod's subresource that is neither read nor written as a pod.
+pub(crate) fn check_subresource(
+    node: &str,
+    path: &ResourcePath,
+    pod: &Value,
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, pod, &why));
+    match subresource_name(path) {
         "eviction" if pod["spec"]["nodeName"] == node => Ok(()),
         "eviction" => {
             no(format!("node {node} can only evict pods with spec.nodeName set to itself"))
         }
-        part => no(unexpected_part(part)),
+        subresource => no(unexpected_subresource(subresource)),
     }
 }
 
-fn unexpected_part(part: &str) -> String {
-    format!("unexpected pod subresource {part:?}, only 'status' and 'eviction' are allowed")
+fn unexpected_subresource(subresource: &str) -> String {
+    format!("unexpected pod subresource {subresource:?}, only 'status' and 'eviction' are allowed")
 }
 
 fn unknown_node() -> String {
     "could not determine node from user \"system:node:\"".to_owned()
 }
 
-/// Returns whether two lists are equal; one that is not there is an empty one.
+/// Returns true if two lists are equal; an absent list is empty.
 fn same(old: &Value, new: &Value) -> bool {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     old == new || is_empty(old) && is_empty(new)
 }
 
-fn check_node_name(node: &str, place: &Place, object: &Value, name: &str) -> Result<(), Refusal> {
+fn check_node_name(
+    node: &str,
+    path: &ResourcePath,
+    object: &Value,
+    name: &str,
+) -> Result<(), ApiError> {
     match name == node {
         true => Ok(()),
         false => {
             let why = format!("node {node:?} is not allowed to modify node {name:?}");
-            Err(forbidden(place, object, &why))
+            Err(forbidden(path, object, &why))
         }
     }
 }
 
-fn check_lease(node: &str, place: &Place, lease: &Value, name: &str) -> Result<(), Refusal> {
-    if place.namespace != LEASE_NAMESPACE {
+fn check_lease(node: &str, path: &ResourcePath, lease: &Value, name: &str) -> Result<(), ApiError> {
+    if path.namespace != LEASE_NAMESPACE {
         let why = format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace");
-        return Err(forbidden(place, lease, &why));
+        return Err(forbidden(path, lease, &why));
     }
     if name != node {
         let why = "can only access node lease with the same name as the requesting node";
-        return Err(forbidden(place, lease, why));
+        return Err(forbidden(path, lease, why));
     }
     Ok(())
 }
 
-/// A node creates mirror pods of its static pods only, and these refer to no other object.
-fn check_mirror(api: &Api, node: &str, place: &Place, pod: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, pod, &why));
+/// Checks that a node creates only mirror pods of its static pods, without references to other
+/// objects.
+fn check_mirror(api: &Api, node: &str, path: &ResourcePath, pod: &Value) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, pod, &why));
     if pod["metadata"]["annotations"].get(MIRROR).is_none() {
         return no(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
@@ -213,7 +227,7 @@ fn check_mirror(api: &Api, node: &str, place: &Place, pod: &Value) -> Result<(),
         return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
     let Some(found) = named(api, "", "nodes", node)? else {
-        return Err(Refusal::not_found_as("node", core("nodes")?, node));
+        return Err(ApiError::not_found_as("node", core_resource("nodes")?, node));
     };
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (given, uid) = (text(&owner["uid"]), text(&found["metadata"]["uid"]));
@@ -226,8 +240,13 @@ fn check_mirror(api: &Api, node: &str, place: &Place, pod: &Value) -> Result<(),
     }
 }
 
-fn check_pod_status(node: &str, place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, new, &why));
+fn check_pod_status(
+    node: &str,
+    path: &ResourcePath,
+    old: &Value,
+    new: &Value,
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, new, &why));
     if old["spec"]["nodeName"] != node {
         return no(format!(
             "node {node:?} can only update pod status for pods with spec.nodeName set to itself"
@@ -249,7 +268,7 @@ fn check_pod_status(node: &str, place: &Place, old: &Value, new: &Value) -> Resu
     Ok(())
 }
 
-/// The labels that differ and that a node may not set, in order, as a refusal lists them.
+/// Returns the changed labels that a node may not set, in order.
 fn forbidden_labels(old: &Value, new: &Value) -> String {
     let keys = |of: &Value| -> BTreeSet<String> {
         of.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
@@ -259,7 +278,8 @@ fn forbidden_labels(old: &Value, new: &Value) -> String {
     forbidden.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether a label is one that steers pods to nodes, or in Kubernetes' name space without being known.
+/// Returns true if a label is reserved for node isolation, or an unknown label in Kubernetes'
+/// namespaces.
 fn is_forbidden(label: &str) -> bool {
     let Some((namespace, _)) = label.split_once('/') else { return false };
     let within = |domain: &str| {
@@ -275,14 +295,14 @@ fn is_forbidden(label: &str) -> bool {
     is_kubernetes && !may_be_set
 }
 
-/// Checks a token that a node asks for: it has to be bound to a pod on the node, and for an audience that a
-/// volume of that pod is for. `pod` is the pod it is bound to, if there is one.
+/// Checks a token requested by a node: it must be bound to a pod on the node, for an audience of
+/// one of its volumes. `pod` looks up the bound pod.
 pub(crate) fn check_token(
     user: &str,
     node: &str,
     spec: &Value,
-    pod: impl FnOnce(&str) -> Result<Option<Value>, Refusal>,
-) -> Result<Result<(), String>, Refusal> {
+    pod: impl FnOnce(&str) -> Result<Option<Value>, ApiError>,
+) -> Result<Result<(), String>, ApiError> {
     let no = |why: &str| Ok(Err(why.to_owned()));
     let reference = &spec["boundObjectRef"];
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
@@ -293,7 +313,7 @@ pub(crate) fn check_token(
         return no("node requested token with a pod binding without a uid");
     }
     let Some(pod) = pod(text("name"))? else {
-        return Err(Refusal::not_found_as("pod", core("pods")?, text("name")));
+        return Err(ApiError::not_found_as("pod", core_resource("pods")?, text("name")));
     };
     if pod["metadata"]["uid"] != text("uid") {
         return no(&crate::tokens::another_uid(text("uid")));
@@ -326,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_sets_its_own_labels_and_no_others() {
+    fn node_may_set_only_its_own_labels() {
         for (label, expected) in [
             ("plain", false),
             ("example.com/x", false),

@@ -1,6 +1,6 @@
-//! Admission plug-ins by upstream's names: [`Plugin`], and which of them are on: [`Plugins`].
+//! Admission plugins by upstream's names: [`Plugin`], and the set of enabled ones: [`Plugins`].
 //!
-//! What each does is in [`crate::admission`].
+//! They are implemented in [`crate::admission`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,12 +9,12 @@ use thiserror::Error;
 
 macro_rules! plugins {
     ($($(#[$doc:meta])* $name:ident;)*) => {
-        /// An admission plug-in, called as upstream calls it.
+        /// An admission plugin by upstream's name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Plugin { $($(#[$doc])* $name,)* }
 
         impl Plugin {
-            /// In the order in which they are asked.
+            /// All plugins, in the order in which they run.
             pub const ALL: &'static [Plugin] = &[$(Plugin::$name,)*];
 
             #[must_use]
@@ -26,11 +26,12 @@ macro_rules! plugins {
 }
 
 plugins! {
-    /// Always on: loops rely on it that nothing new comes into a namespace that ends.
+    /// Always enabled: controllers rely on the fact that a terminating namespace gets no new
+    /// objects.
     NamespaceLifecycle;
     LimitRanger;
     ServiceAccount;
-    /// Always on: what an agent may touch is a matter of its role.
+    /// Always enabled: it limits what agents may write.
     NodeRestriction;
     PodSecurity;
     Priority;
@@ -56,7 +57,7 @@ impl fmt::Display for Plugin {
     }
 }
 
-/// Why plug-ins cannot be chosen so.
+/// The reason why a selection of plugins is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PluginError {
     #[error("admission plugin {0:?} is unknown; there are {known}", known = listed(|_| true))]
@@ -75,7 +76,7 @@ fn listed(which: fn(Plugin) -> bool) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Which plug-ins are on: all of them unless told otherwise.
+/// The enabled plugins; all by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plugins(BTreeSet<Plugin>);
 
@@ -86,7 +87,7 @@ impl Default for Plugins {
 }
 
 impl Plugins {
-    /// Switches plug-ins on and off by name.
+    /// Enables and disables plugins by name.
     pub fn choose(&mut self, on: &[String], off: &[String]) -> Result<(), PluginError> {
         let find =
             |name: &String| Plugin::find(name).ok_or_else(|| PluginError::Unknown(name.clone()));
@@ -103,7 +104,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// All but one, if it can be off.
+    /// Disables a plugin, if it can be disabled.
     #[must_use]
     pub fn without(mut self, plugin: Plugin) -> Plugins {
         if plugin.can_be_off() {
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plugins_are_chosen_by_upstreams_names_and_mistakes_are_named() {
+    fn plugins_are_selected_by_name_and_mistakes_reported() {
         let check = |on: &[&str], off: &[&str], expected: Result<usize, &str>| {
             let [on, off] = [on, off].map(|names| names.iter().map(|n| (*n).to_owned()).collect());
             let (on, off): (Vec<_>, Vec<_>) = (on, off);
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_can_be_switched_on_again() {
+    fn disabled_plugin_can_be_enabled_again() {
         let name = [Plugin::ServiceAccount.name().to_owned()];
         let mut plugins = Plugins::default();
         plugins.choose(&[], &name).unwrap();

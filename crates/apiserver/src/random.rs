@@ -1,6 +1,6 @@
-//! Randomness: unique ids, generated names, and spreading.
+//! Randomness: unique ids, generated names, and jitter.
 
-/// A new object's uid: a random UUID.
+/// Returns a random UUID for a new object.
 #[must_use]
 pub(crate) fn uid() -> String {
     let mut bytes: [u8; 16] = random();
@@ -18,7 +18,7 @@ pub(crate) fn uid() -> String {
     text
 }
 
-/// The end of a generated name. No vowels, so that it never spells a word.
+/// Returns the suffix of a generated name. Without vowels, so that it never spells a word.
 #[must_use]
 pub(crate) fn suffix() -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -26,13 +26,13 @@ pub(crate) fn suffix() -> String {
     bytes.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
-/// A number below a bound that is not zero.
+/// Returns a number below a bound that is not zero.
 #[must_use]
 pub(crate) fn below(bound: u64) -> u64 {
     u64::from_le_bytes(random()) % bound.max(1)
 }
 
-/// A secret to sign with.
+/// Returns a key for signing tokens.
 #[must_use]
 pub fn secret() -> [u8; 32] {
     random()
@@ -40,7 +40,7 @@ pub fn secret() -> [u8; 32] {
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Where the system has no randomness, uniqueness still comes from the clock and a counter.
+    // Without a system source, uniqueness still comes from the clock and a counter.
     if getrandom::fill(&mut bytes).is_err() {
         use std::hash::{BuildHasher as _, Hasher as _};
         for chunk in bytes.chunks_mut(8) {

@@ -1,4 +1,4 @@
-//! Reading: one object, or a list that is written out as it is read.
+//! Reading: one object, or a list that is streamed while it is read.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::StatusCode;
@@ -10,238 +10,238 @@ use serde_json::{Value, json};
 use store::{Entry, ReadError, Revision, Snapshot};
 use tokio::sync::mpsc;
 
-use crate::accept::{Form, Wanted};
+use crate::accept::{AcceptedFormat, Representation};
 use crate::api::Api;
+use crate::codec::{self, StoredParts};
 use crate::continuation::Continuation;
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 use crate::reply::{JSON, PROTOBUF, Reply};
-use crate::request::Call;
-use crate::route::Place;
+use crate::request::{Request, RequestContext};
+use crate::route::ResourcePath;
 use crate::select::Selection;
-use crate::stored::{self, Pieces};
 use https::Body;
 
-/// A list longer than this goes out in pieces, while the rest is still being read.
+/// A list longer than this is sent in chunks while the rest is read.
 const STREAM_ABOVE: usize = 256 * 1024;
 
-pub(crate) fn read_failed(error: &ReadError) -> Refusal {
+pub(crate) fn read_failed(error: &ReadError) -> ApiError {
     match error {
-        ReadError::Compacted { oldest } => Refusal::expired(format!(
+        ReadError::Compacted { oldest } => ApiError::expired(format!(
             "The resourceVersion for the provided list is too old: oldest {oldest}"
         )),
-        ReadError::Future { newest } => Refusal::future_revision(newest.get() + 1, newest.get()),
-        other => Refusal::internal(other.to_string()),
+        ReadError::Future { newest } => ApiError::future_revision(newest.get() + 1, newest.get()),
+        other => ApiError::internal(other.to_string()),
     }
 }
 
-/// The engine below the store failed.
-pub(crate) fn broken(error: &store::StorageError) -> Refusal {
-    Refusal::internal(error.to_string())
+/// Returns the error for a failed storage operation.
+pub(crate) fn broken(error: &store::StorageError) -> ApiError {
+    ApiError::internal(error.to_string())
 }
 
-/// The entry of an object, or 404.
-pub(crate) fn find(api: &Api, place: &Place) -> Result<Entry, Refusal> {
-    let key = stored::key(place.resource, &place.namespace, &place.name);
+/// Returns the entry of an object, or 404.
+pub(crate) fn find(api: &Api, path: &ResourcePath) -> Result<Entry, ApiError> {
+    let key = codec::key(path.resource, &path.namespace, &path.name);
     let found = api.store().get(&key).map_err(|error| read_failed(&error))?;
-    found.ok_or_else(|| Refusal::not_found(place.resource, &place.name))
+    found.ok_or_else(|| ApiError::not_found(path.resource, &path.name))
 }
 
-/// An object as a value, in the form the resource shows it.
-pub(crate) fn load(resource: &Resource, entry: &Entry) -> Result<Value, Refusal> {
-    stored::decode(resource, entry).map_err(|error| Refusal::internal(error.to_string()))
+/// Decodes the object of an entry, in the resource's version.
+pub(crate) fn load(resource: &Resource, entry: &Entry) -> Result<Value, ApiError> {
+    codec::decode(resource, entry).map_err(|error| ApiError::internal(error.to_string()))
 }
 
-pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
-    let asked = revision(call)?;
+pub(crate) fn get(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    let asked = revision(request)?;
     let newest = api.store().revision().get();
     if let Some(asked) = asked.filter(|asked| *asked > newest) {
-        return Err(Refusal::future_revision(asked, newest));
+        return Err(ApiError::future_revision(asked, newest));
     }
-    let entry = find(api, place)?;
-    if wanted == Wanted::PLAIN && !stored::is_view(place.resource) {
-        return Ok(Reply::bytes(StatusCode::OK, JSON, plain(place.resource, &entry)?));
+    let entry = find(api, path)?;
+    if format == AcceptedFormat::PLAIN && !codec::is_view(path.resource) {
+        return Ok(Reply::bytes(StatusCode::OK, JSON, plain(path.resource, &entry)?));
     }
-    let object = load(place.resource, &entry)?;
-    object_reply(api, place.resource, &object, StatusCode::OK, wanted, call)
+    let object = load(path.resource, &entry)?;
+    object_reply(context, &object, StatusCode::OK)
 }
 
-/// The bytes of one object, put together without reading it.
-pub(crate) fn plain(resource: &Resource, entry: &Entry) -> Result<Bytes, Refusal> {
-    let Some(pieces) = Pieces::of(&entry.value) else {
-        return Err(Refusal::internal(format!("the stored object {} is damaged", entry.key)));
+/// Returns the bytes of an object, joined without parsing it.
+pub(crate) fn plain(resource: &Resource, entry: &Entry) -> Result<Bytes, ApiError> {
+    let Some(stored) = StoredParts::split(&entry.value) else {
+        return Err(ApiError::internal(format!("the stored object {} is damaged", entry.key)));
     };
-    let mut bytes = BytesMut::with_capacity(pieces.len_hint());
-    let head = stored::head(&resource.api_version(), resource.kind);
-    pieces.put(&mut bytes, &head, entry.modified);
+    let mut bytes = BytesMut::with_capacity(stored.len_hint());
+    let head = codec::head(&resource.api_version(), resource.kind);
+    stored.put(&mut bytes, &head, entry.modified);
     bytes.put_u8(b'\n');
     Ok(bytes.freeze())
 }
 
-/// An object in the form the client wants.
+/// Returns an object in the accepted format.
 pub(crate) fn object_reply(
-    api: &Api,
-    resource: &Resource,
+    context: RequestContext<'_>,
     object: &Value,
     status: StatusCode,
-    wanted: Wanted,
-    call: &Call,
-) -> Result<Reply, Refusal> {
-    let value = match wanted.form {
-        Form::Plain => return Ok(encoded(object, status, wanted)),
-        Form::Table => {
-            let form = table_form(call, wanted)?;
+) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    let resource = path.resource;
+    let value = match format.representation {
+        Representation::Plain => return Ok(encoded(object, status, format)),
+        Representation::Table => {
+            let form = table_form(request, format)?;
             table::of_object(resource, object, form, api.now())
         }
-        Form::PartialMetadata => table::partial_metadata(object, wanted.version),
-        Form::PartialMetadataList => {
-            return Err(Refusal::not_acceptable(format!(
+        Representation::PartialMetadata => table::partial_metadata(object, format.version),
+        Representation::PartialMetadataList => {
+            return Err(ApiError::not_acceptable(format!(
                 "you requested PartialObjectMetadataList, but the requested object is not a list \
                  (*core.{})",
                 resource.kind
             )));
         }
     };
-    if wanted.is_protobuf() {
+    if format.is_protobuf() {
         let bytes = enveloped(crate::write::type_id(resource)?, &value)?;
         return Ok(Reply::bytes(status, PROTOBUF, bytes));
     }
-    Ok(encoded(&value, status, wanted))
+    Ok(encoded(&value, status, format))
 }
 
-/// A value in the notation the client wants.
-pub(crate) fn encoded(value: &Value, status: StatusCode, wanted: Wanted) -> Reply {
-    if wanted.is_yaml() {
-        return Reply::bytes(status, wanted.content_type, crate::yaml::render(value));
+/// Encodes a value in the accepted media type.
+pub(crate) fn encoded(value: &Value, status: StatusCode, format: AcceptedFormat) -> Reply {
+    if format.is_yaml() {
+        return Reply::bytes(status, format.content_type, crate::yaml::render(value));
     }
-    if wanted.is_protobuf() {
+    if format.is_protobuf() {
         let name = |field: &str| value[field].as_str().unwrap_or_default();
         let id = protobuf::type_of(Schema::served(), name("apiVersion"), name("kind"));
-        // What has no type has no form in protobuf either.
+        // A value without a type has no protobuf encoding.
         if let Some(id) = id {
             return match enveloped(id, value) {
                 Ok(bytes) => Reply::bytes(status, PROTOBUF, bytes),
-                Err(refusal) => Reply::from(refusal),
+                Err(error) => Reply::from(error),
             };
         }
     }
     Reply::json(status, value)
 }
 
-/// An object in its envelope. An object reduced to its metadata has the numbers of the whole one.
-pub(crate) fn enveloped(id: TypeId, object: &Value) -> Result<Vec<u8>, Refusal> {
+/// Encodes an object in a protobuf envelope. An object reduced to its metadata keeps its field
+/// numbers.
+pub(crate) fn enveloped(id: TypeId, object: &Value) -> Result<Vec<u8>, ApiError> {
     Envelope::write(Schema::served(), id, object)
-        .map_err(|error| Refusal::internal(error.to_string()))
+        .map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// The form of a table: `includeObject=` says how much of the object a row carries.
-pub(crate) fn table_form(call: &Call, wanted: Wanted) -> Result<table::TableOptions, Refusal> {
-    let include = table::IncludeObject::parse(call.query.text("includeObject"))
-        .map_err(|error| Refusal::bad_request(error.to_string()))?;
-    Ok(table::TableOptions { version: wanted.version, include, with_columns: true })
+/// Returns the table options: `includeObject=` selects how much of the object a row contains.
+pub(crate) fn table_form(
+    request: &Request,
+    format: AcceptedFormat,
+) -> Result<table::TableOptions, ApiError> {
+    let include = table::IncludeObject::parse(request.query.text("includeObject"))
+        .map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(table::TableOptions { version: format.version, include, with_columns: true })
 }
 
-/// `resourceVersion=` as a number; `None` for none and for zero, which mean "any".
-pub(crate) fn revision(call: &Call) -> Result<Option<u64>, Refusal> {
-    match call.query.text("resourceVersion") {
+/// Parses `resourceVersion=`; `None` if it is absent or zero, which mean any version.
+pub(crate) fn revision(request: &Request) -> Result<Option<u64>, ApiError> {
+    match request.query.text("resourceVersion") {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
-            Refusal::bad_request(format!(
+            ApiError::bad_request(format!(
                 "Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
             ))
         }),
     }
 }
 
-/// Which snapshot a list is of, where it begins and how long it may be.
-struct Window {
+/// The snapshot, start and limit of a list.
+struct ListRange {
     snapshot: Snapshot,
     after: Option<String>,
     limit: Option<usize>,
 }
 
-pub(crate) async fn list(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    crate::list_options::check(call)?;
-    if wanted.form == Form::PartialMetadata {
-        return Err(Refusal::not_acceptable(format!(
+pub(crate) async fn list(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    crate::list_options::check(request)?;
+    if format.representation == Representation::PartialMetadata {
+        return Err(ApiError::not_acceptable(format!(
             "you requested PartialObjectMetadata, but the requested object is a list (*core.{}List)",
-            place.resource.kind
+            path.resource.kind
         )));
     }
-    let table = table_form(call, wanted)?;
-    let selection = Selection::of(call, place)?;
-    let window = window(api, call, place)?;
+    let table = table_form(request, format)?;
+    let selection = Selection::of(request, path)?;
+    let range = list_range(api, request, path)?;
     let mut writer = ListWriter {
         api: api.clone(),
-        place: place.clone(),
+        path: path.clone(),
         selection,
-        wanted,
+        format,
         table,
-        revision: window.snapshot.revision(),
+        revision: range.snapshot.revision(),
         buffer: BytesMut::with_capacity(8 * 1024),
         envelope: None,
         count: 0,
     };
     writer.begin();
-    if wanted.is_protobuf() {
-        // The length of the whole comes first, so all of it is encoded before any is sent.
+    if format.is_protobuf() {
+        // The length comes first, so everything is encoded before any byte is sent.
         let encoded = tokio::task::spawn_blocking(move || {
-            writer.rest(&window, None)?;
+            writer.rest(&range, None)?;
             writer.enveloped()
         });
-        let pieces = encoded.await.map_err(|error| Refusal::internal(error.to_string()))??;
-        return Ok(in_pieces(pieces));
+        let chunks = encoded.await.map_err(|error| ApiError::internal(error.to_string()))??;
+        return Ok(in_chunks(chunks));
     }
-    if wanted.is_yaml() {
-        let (whole, _) = writer.rest(&window, None)?;
-        let value: Value =
-            serde_json::from_slice(&whole).map_err(|error| Refusal::internal(error.to_string()))?;
-        return Ok(encoded(&value, StatusCode::OK, wanted));
+    if format.is_yaml() {
+        let (whole, _) = writer.rest(&range, None)?;
+        let value: Value = serde_json::from_slice(&whole)
+            .map_err(|error| ApiError::internal(error.to_string()))?;
+        return Ok(encoded(&value, StatusCode::OK, format));
     }
-    let (first, more) = writer.rest(&window, Some(STREAM_ABOVE))?;
+    let (first, more) = writer.rest(&range, Some(STREAM_ABOVE))?;
     let Some(position) = more else {
         return Ok(Reply::bytes(StatusCode::OK, JSON, first.freeze()));
     };
     let (sender, chunks) = mpsc::channel(1);
-    // There is room for it.
+    // The channel has room for it.
     let _ = sender.try_send(first.freeze());
-    tokio::spawn(stream_rest(writer, Window { after: Some(position), ..window }, sender));
+    tokio::spawn(stream_rest(writer, ListRange { after: Some(position), ..range }, sender));
     Ok(Reply::stream(JSON, chunks))
 }
 
-/// Reads the rest of a list, no faster than the client takes it. The threads that may block are used
-/// for reading only, not while the client is waited for: there are few of them for all requests.
-async fn stream_rest(mut writer: ListWriter, mut window: Window, sender: mpsc::Sender<Bytes>) {
-    while let Ok(place) = sender.reserve().await {
+/// Streams the rest of a list, no faster than the client reads it. Blocking threads are used for
+/// reading only, not while waiting for the client: there are few of them for all requests.
+async fn stream_rest(mut writer: ListWriter, mut range: ListRange, sender: mpsc::Sender<Bytes>) {
+    while let Ok(permit) = sender.reserve().await {
         let reading = tokio::task::spawn_blocking(move || {
             writer.buffer = BytesMut::with_capacity(STREAM_ABOVE + 16 * 1024);
-            let read = writer.rest(&window, Some(STREAM_ABOVE));
-            (writer, window, read)
+            let read = writer.rest(&range, Some(STREAM_ABOVE));
+            (writer, range, read)
         });
-        // A list that breaks off is JSON that does not end, which its client notices.
+        // A list that breaks off is incomplete JSON, which the client detects.
         let Ok((next, rest, Ok((bytes, more)))) = reading.await else { return };
-        (writer, window) = (next, rest);
-        place.send(bytes.freeze());
+        (writer, range) = (next, rest);
+        permit.send(bytes.freeze());
         match more {
-            Some(position) => window.after = Some(position),
+            Some(position) => range.after = Some(position),
             None => return,
         }
     }
 }
 
-/// A reply of pieces that are all there.
-fn in_pieces(mut pieces: Vec<Vec<u8>>) -> Reply {
+/// Returns a reply of complete chunks.
+fn in_chunks(mut pieces: Vec<Vec<u8>>) -> Reply {
     let mut reply = Reply::bytes(StatusCode::OK, PROTOBUF, Bytes::new());
     match pieces.as_mut_slice() {
         [only] => reply.body = Body::Whole(std::mem::take(only).into()),
         _ => {
             let (sender, chunks) = mpsc::channel(pieces.len().max(1));
             for piece in pieces {
-                // There is room for every piece, and the other end is below.
+                // The channel has room for every chunk.
                 let _ = sender.try_send(Bytes::from(piece));
             }
             reply.body = Body::Stream(chunks);
@@ -250,80 +250,80 @@ fn in_pieces(mut pieces: Vec<Vec<u8>>) -> Reply {
     reply
 }
 
-fn window(api: &Api, call: &Call, place: &Place) -> Result<Window, Refusal> {
-    let limit = call.query.int("limit")?.filter(|limit| *limit > 0);
+fn list_range(api: &Api, request: &Request, path: &ResourcePath) -> Result<ListRange, ApiError> {
+    let limit = request.query.int("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    // Who takes any version takes it whole, as from upstream's cache.
-    let any = call.query.text("resourceVersion") == "0";
+    // A list at any version ignores the limit, as upstream's cache does.
+    let any = request.query.text("resourceVersion") == "0";
     let limit = limit.filter(|_| !any);
-    let token = call.query.text("continue");
-    let prefix = stored::prefix(place.resource, &place.namespace);
+    let token = request.query.text("continue");
+    let prefix = codec::prefix(path.resource, &path.namespace);
     let open = |at: Option<u64>| api.store().snapshot(at.map(Revision::from));
     if !token.is_empty() {
         let going_on = Continuation::parse(token)?;
         let after = Some(format!("{prefix}{}", going_on.after));
         return match open(going_on.revision) {
-            Ok(snapshot) => Ok(Window { snapshot, after, limit }),
+            Ok(snapshot) => Ok(ListRange { snapshot, after, limit }),
             Err(ReadError::Compacted { .. }) => Err(going_on.expired()),
             Err(error) => Err(read_failed(&error)),
         };
     }
-    let asked = revision(call)?;
+    let asked = revision(request)?;
     let newest = api.store().revision().get();
     if let Some(asked) = asked.filter(|asked| *asked > newest) {
-        return Err(Refusal::future_revision(asked, newest));
+        return Err(ApiError::future_revision(asked, newest));
     }
-    let exact = call.query.text("resourceVersionMatch") == "Exact"
-        || (limit.is_some() && call.query.text("resourceVersionMatch").is_empty());
+    let exact = request.query.text("resourceVersionMatch") == "Exact"
+        || (limit.is_some() && request.query.text("resourceVersionMatch").is_empty());
     let at = asked.filter(|_| exact);
     let snapshot = match open(at) {
         Ok(snapshot) => snapshot,
         Err(ReadError::Compacted { .. }) => {
             let message = "The resourceVersion for the provided list is too old.";
-            return Err(Refusal::expired(message));
+            return Err(ApiError::expired(message));
         }
         Err(error) => return Err(read_failed(&error)),
     };
-    Ok(Window { snapshot, after: None, limit })
+    Ok(ListRange { snapshot, after: None, limit })
 }
 
 /// Writes a list into a buffer, item by item.
 struct ListWriter {
     api: Api,
-    place: Place,
+    path: ResourcePath,
     selection: Selection,
-    wanted: Wanted,
+    format: AcceptedFormat,
     table: table::TableOptions,
     revision: Revision,
     buffer: BytesMut,
-    /// Takes the items instead, for a list in protobuf, and the list's metadata at its end.
+    /// Collects the items of a protobuf list, with the list's metadata at its end.
     envelope: Option<(ListEnvelope, Value)>,
-    /// Items written so far.
+    /// The number of items written so far.
     count: usize,
 }
 
 impl ListWriter {
     fn begin(&mut self) {
-        let resource = self.place.resource;
-        let (head, list) = match self.wanted.form {
-            Form::Table => {
+        let resource = self.path.resource;
+        let (head, list) = match self.format.representation {
+            Representation::Table => {
                 let columns = table::column_definitions(resource);
-                let head = stored::head(self.wanted.version.api_version(), "Table");
+                let head = codec::head(self.format.version.api_version(), "Table");
                 (format!("{head}\"columnDefinitions\":{columns},"), "rows")
             }
-            Form::PartialMetadataList => (
-                stored::head(self.wanted.version.api_version(), "PartialObjectMetadataList"),
+            Representation::PartialMetadataList => (
+                codec::head(self.format.version.api_version(), "PartialObjectMetadataList"),
                 "items",
             ),
             _ => {
                 let kind = format!("{}List", resource.kind);
-                (stored::head(&resource.api_version(), &kind), "items")
+                (codec::head(&resource.api_version(), &kind), "items")
             }
         };
-        if self.wanted.is_protobuf() {
-            let envelope = match self.wanted.form {
-                Form::PartialMetadataList => {
-                    let version = self.wanted.version.api_version();
+        if self.format.is_protobuf() {
+            let envelope = match self.format.representation {
+                Representation::PartialMetadataList => {
+                    let version = self.format.version.api_version();
                     ListEnvelope::new(version, "PartialObjectMetadataList")
                 }
                 _ => ListEnvelope::new(&resource.api_version(), &format!("{}List", resource.kind)),
@@ -334,41 +334,41 @@ impl ListWriter {
         self.buffer.put_slice(format!("{{{head}\"{list}\":[").as_bytes());
     }
 
-    /// The finished list in protobuf.
-    fn enveloped(self) -> Result<Vec<Vec<u8>>, Refusal> {
+    /// Returns the finished protobuf list.
+    fn enveloped(self) -> Result<Vec<Vec<u8>>, ApiError> {
         let schema = Schema::served();
         let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
         let (Some(id), Some((envelope, metadata))) = (id, self.envelope) else {
-            return Err(Refusal::internal("the schema has no ListMeta"));
+            return Err(ApiError::internal("the schema has no ListMeta"));
         };
         let pieces = envelope.finish(schema, id, &metadata);
-        pieces.map_err(|error| Refusal::internal(error.to_string()))
+        pieces.map_err(|error| ApiError::internal(error.to_string()))
     }
 
-    /// Writes items until the list is complete or the buffer holds `enough`. Gives the buffer, and
-    /// the key of the last item read if there is more to come.
+    /// Writes items until the list is complete or the buffer holds `enough`. Returns the buffer,
+    /// and the key of the last item if there are more.
     fn rest(
         &mut self,
-        window: &Window,
+        range: &ListRange,
         enough: Option<usize>,
-    ) -> Result<(BytesMut, Option<String>), Refusal> {
-        let prefix = stored::prefix(self.place.resource, &self.place.namespace);
-        let mut last = window.after.clone();
-        let single = self.selection.only_key(&self.place);
+    ) -> Result<(BytesMut, Option<String>), ApiError> {
+        let prefix = codec::prefix(self.path.resource, &self.path.namespace);
+        let mut last = range.after.clone();
+        let single = self.selection.only_key(&self.path);
         if let Some(key) = single {
-            let found = window.snapshot.get(&key).map_err(|error| read_failed(&error))?;
+            let found = range.snapshot.get(&key).map_err(|error| read_failed(&error))?;
             if let Some(entry) = found {
                 self.item(&entry)?;
             }
             self.end(None, None);
             return Ok((std::mem::take(&mut self.buffer), None));
         }
-        for entry in window.snapshot.range(&prefix, window.after.as_deref()) {
+        for entry in range.snapshot.range(&prefix, range.after.as_deref()) {
             let entry = entry.map_err(|error| broken(&error))?;
-            if window.limit.is_some_and(|limit| self.count >= limit) {
+            if range.limit.is_some_and(|limit| self.count >= limit) {
                 let last = last.unwrap_or_default();
                 let remaining = if self.selection.is_everything() {
-                    Some(window.snapshot.count(&prefix, Some(&last)))
+                    Some(range.snapshot.count(&prefix, Some(&last)))
                 } else {
                     None
                 };
@@ -386,8 +386,8 @@ impl ListWriter {
         Ok((std::mem::take(&mut self.buffer), None))
     }
 
-    fn item(&mut self, entry: &Entry) -> Result<(), Refusal> {
-        let resource = self.place.resource;
+    fn item(&mut self, entry: &Entry) -> Result<(), ApiError> {
+        let resource = self.path.resource;
         if !self.selection.matches_bytes(resource, entry)? {
             return Ok(());
         }
@@ -397,27 +397,27 @@ impl ListWriter {
         self.count += 1;
         if let Some((envelope, _)) = &mut self.envelope {
             let mut object = load(resource, entry)?;
-            if self.wanted.form == Form::PartialMetadataList {
-                object = table::partial_metadata(&object, self.wanted.version);
+            if self.format.representation == Representation::PartialMetadataList {
+                object = table::partial_metadata(&object, self.format.version);
             }
             let id = crate::write::type_id(resource)?;
             let pushed = envelope.push(Schema::served(), id, &object);
-            return pushed.map_err(|error| Refusal::internal(format!("{}: {error}", entry.key)));
+            return pushed.map_err(|error| ApiError::internal(format!("{}: {error}", entry.key)));
         }
-        if self.wanted.form == Form::Plain && !stored::is_view(resource) {
-            let Some(pieces) = Pieces::of(&entry.value) else {
-                return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
+        if self.format.representation == Representation::Plain && !codec::is_view(resource) {
+            let Some(stored) = StoredParts::split(&entry.value) else {
+                return Err(ApiError::internal(format!("the object {} is damaged", entry.key)));
             };
-            pieces.put(&mut self.buffer, "", entry.modified);
+            stored.put(&mut self.buffer, "", entry.modified);
             return Ok(());
         }
         let mut object = load(resource, entry)?;
-        let item = match self.wanted.form {
-            Form::Table => table::row(resource, &object, self.table, self.api.now()),
-            Form::PartialMetadata | Form::PartialMetadataList => {
-                table::partial_metadata(&object, self.wanted.version)
+        let item = match self.format.representation {
+            Representation::Table => table::row(resource, &object, self.table, self.api.now()),
+            Representation::PartialMetadata | Representation::PartialMetadataList => {
+                table::partial_metadata(&object, self.format.version)
             }
-            Form::Plain => {
+            Representation::Plain => {
                 if let Value::Object(fields) = &mut object {
                     fields.remove("kind");
                     fields.remove("apiVersion");
@@ -438,8 +438,8 @@ impl ListWriter {
         if let Some(remaining) = remaining {
             metadata["remainingItemCount"] = Value::from(remaining);
         }
-        if let Some((_, place)) = &mut self.envelope {
-            *place = metadata;
+        if let Some((_, list_metadata)) = &mut self.envelope {
+            *list_metadata = metadata;
             return;
         }
         self.buffer.put_slice(format!("],\"metadata\":{metadata}}}\n").as_bytes());

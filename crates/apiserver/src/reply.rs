@@ -1,4 +1,4 @@
-//! What goes back: [`Reply`] in handlers' terms, an [`Answer`] for HTTP.
+//! Responses: [`Reply`] of a handler, converted to an [`Answer`] for HTTP.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use https::{Answer, Body, Tunnel};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::accept::Wanted;
-use crate::refusal::Refusal;
+use crate::accept::AcceptedFormat;
+use crate::error::ApiError;
 
-/// An answer before it is written down.
+/// A response before it is encoded for HTTP.
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -21,7 +21,7 @@ pub struct Reply {
     /// Texts for `Warning` headers, in order.
     pub warnings: Vec<String>,
     pub headers: HeaderMap,
-    /// What a connection that changes its protocol is joined to.
+    /// The far end of an upgraded connection.
     pub tunnel: Option<Tunnel>,
 }
 
@@ -69,7 +69,7 @@ impl Reply {
         Answer::new(self.into_response(), tunnel)
     }
 
-    /// Without what the connection is joined to, if it is to change its protocol.
+    /// Converts the reply without its tunnel.
     #[must_use]
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(self.body);
@@ -91,15 +91,16 @@ impl Reply {
     }
 }
 
-/// How many warnings are sent. Upstream reports as many unknown fields; clients take few more headers.
+/// The maximum number of warnings. Upstream reports as many unknown fields; clients accept few more
+/// headers.
 const MAX_WARNINGS: usize = 100;
-/// Together warnings are at most this long, in characters, before each of them is cut.
+/// The maximum total length of warnings, in characters, before each of them is truncated.
 const WARNINGS_LENGTH: usize = 4 << 10;
-/// How long a warning is that was cut.
+/// The length of a truncated warning.
 const CUT_LENGTH: usize = 256;
 
-/// Each warning once, and no more of all of them than clients and proxies take in headers. Once they
-/// are cut, those that come when the length is used up are left out.
+/// Removes duplicates and limits the warnings to what clients and proxies accept in headers. Once
+/// they are truncated, those beyond the total length are omitted.
 fn fitting(warnings: &[String]) -> Vec<&str> {
     let mut seen = HashSet::new();
     let each = warnings.iter().map(String::as_str);
@@ -126,7 +127,7 @@ fn fitting(warnings: &[String]) -> Vec<&str> {
     kept
 }
 
-/// `299 - "text"`, with quotes and backslashes escaped.
+/// Returns `299 - "text"`, with quotes and backslashes escaped.
 fn warning_header(text: &str) -> String {
     let mut header = String::from("299 - \"");
     for character in text.chars() {
@@ -144,20 +145,20 @@ fn warning_header(text: &str) -> String {
 }
 
 impl Reply {
-    /// A refusal in the notation the client wants.
-    pub(crate) fn refused(refusal: &Refusal, wanted: Wanted) -> Reply {
-        let mut reply = crate::read::encoded(&refusal.to_status(), refusal.code, wanted);
-        if let Some(seconds) = refusal.retry_after {
+    /// Encodes an error in the accepted format.
+    pub(crate) fn from_error(error: &ApiError, format: AcceptedFormat) -> Reply {
+        let mut reply = crate::read::encoded(&error.to_status(), error.code, format);
+        if let Some(seconds) = error.retry_after {
             reply.headers.insert("retry-after", HeaderValue::from(seconds));
         }
-        reply.warnings.clone_from(&refusal.warnings);
+        reply.warnings.clone_from(&error.warnings);
         reply
     }
 }
 
-impl From<Refusal> for Reply {
-    fn from(refusal: Refusal) -> Reply {
-        Reply::refused(&refusal, Wanted::PLAIN)
+impl From<ApiError> for Reply {
+    fn from(error: ApiError) -> Reply {
+        Reply::from_error(&error, AcceptedFormat::PLAIN)
     }
 }
 
@@ -178,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn warnings_that_are_too_long_together_are_cut() {
+    fn warnings_beyond_the_total_length_are_truncated() {
         let check = |lengths: &[usize], expected: &[usize]| {
-            // The first characters tell them apart.
+            // The first characters make them distinct.
             let text =
                 |(index, length): (usize, &usize)| format!("{index:03}{}", "é".repeat(length - 3));
             let warnings: Vec<String> = lengths.iter().enumerate().map(text).collect();

@@ -1,4 +1,4 @@
-//! A request as handlers see it: [`Call`], and the query parameters they ask for.
+//! A request as handlers see it: [`Request`] with its query parameters, and [`RequestContext`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,37 +8,49 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
+use crate::accept::AcceptedFormat;
+use crate::api::Api;
+use crate::error::ApiError;
 use crate::identity::User;
-use crate::refusal::Refusal;
+use crate::route::ResourcePath;
 
-/// A request that was received whole. Cheap to clone.
+/// A complete request. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct Request {
     pub method: Method,
     pub path: String,
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub caller: Caller,
-    /// The address of the connection, if the call came over one.
+    /// The client address, if the request came over a connection.
     pub source: Option<IpAddr>,
 }
 
-/// Who sent a request, as far as the credentials tell.
+/// A request to a resource, with all that its handler needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestContext<'a> {
+    pub(crate) api: &'a Api,
+    pub(crate) request: &'a Request,
+    pub(crate) path: &'a ResourcePath,
+    pub(crate) format: AcceptedFormat,
+}
+
+/// The sender of a request, according to its credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     Known(User),
-    /// No credentials came.
-    Nobody,
-    /// Credentials came that nobody has.
-    Pretender,
+    /// The request has no credentials.
+    Anonymous,
+    /// The credentials are not valid.
+    InvalidCredentials,
 }
 
-impl Call {
-    /// The user; one without a name where there is none.
+impl Request {
+    /// Returns the user, or one without a name if the caller is not authenticated.
     #[must_use]
     pub fn user(&self) -> &User {
-        static NOBODY: User = User {
+        static ANONYMOUS: User = User {
             name: String::new(),
             groups: Vec::new(),
             uid: String::new(),
@@ -46,26 +58,26 @@ impl Call {
         };
         match &self.caller {
             Caller::Known(user) => user,
-            Caller::Nobody | Caller::Pretender => &NOBODY,
+            Caller::Anonymous | Caller::InvalidCredentials => &ANONYMOUS,
         }
     }
 
-    /// Makes the call that of another user, and returns the one that sent it.
+    /// Replaces the user of the request, and returns the sender.
     pub(crate) fn impersonate(&mut self, user: User) -> User {
         match std::mem::replace(&mut self.caller, Caller::Known(user)) {
             Caller::Known(sender) => sender,
-            Caller::Nobody | Caller::Pretender => User::default(),
+            Caller::Anonymous | Caller::InvalidCredentials => User::default(),
         }
     }
 
-    /// The value of a header, empty if it is not there or not text.
+    /// Returns the value of a header; empty if it is absent or not text.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 }
 
-/// The parameters behind the `?`.
+/// The query parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 
@@ -93,12 +105,12 @@ impl Query {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// All that was given, in order.
+    /// Returns all parameters in order.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The value, empty if it is not given.
+    /// Returns the value of a parameter; empty if it is absent.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
@@ -108,14 +120,15 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Given and neither `false` nor `0`, which is how upstream reads a flag.
+    /// Returns true if a parameter is present and neither `false` nor `0`, as upstream parses
+    /// flags.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    /// A whole number, if there is one.
-    pub fn int(&self, name: &str) -> Result<Option<i64>, Refusal> {
+    /// Parses an integer parameter, if it is present.
+    pub fn int(&self, name: &str) -> Result<Option<i64>, ApiError> {
         match self.get(name) {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
@@ -123,7 +136,7 @@ impl Query {
                     IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
                     _ => "invalid syntax",
                 };
-                Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: {what}"))
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {what}"))
             }),
         }
     }

@@ -1,16 +1,16 @@
-//! What a request's path names: [`Target`].
+//! Routing: parses a path into a [`Target`].
 //!
-//! Pure text to value; whether the resource has the verb, and whether the caller may, is decided
-//! elsewhere.
+//! Pure text to value. Whether the resource supports the verb, and whether the caller is allowed to
+//! use it, is decided elsewhere.
 
 use objects::catalog::{self, Resource, Subresource};
 use percent_encoding::percent_decode_str;
 
-/// The thing a path points at.
+/// The target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    Resource(Place),
-    /// A path below the version of a group that names no resource, whether or not the version is served.
+    Resource(ResourcePath),
+    /// A path below a group version that names no served resource.
     UnknownResource {
         group: String,
         version: String,
@@ -18,46 +18,46 @@ pub(crate) enum Target {
         namespace: String,
         name: String,
     },
-    /// `/api`, `/apis`, `/apis/apps`, `/api/v1`, `/openapi/…`, `/healthz`, … as written.
-    Document(String),
+    /// `/api`, `/apis`, `/apis/apps`, `/api/v1`, `/openapi/…`, `/healthz`, … as in the request.
+    NonResource(String),
 }
 
-/// A resource, one of its objects, or a part of one.
+/// The path of a resource, one of its objects, or a subresource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ResourcePath {
     pub resource: &'static Resource,
-    /// Empty for all namespaces and for what has none.
+    /// Empty for all namespaces and for cluster-scoped resources.
     pub namespace: String,
     /// Empty for the collection.
     pub name: String,
     pub subresource: Option<&'static Subresource>,
-    /// `/api/v1/watch/…`, the old way to ask for a watch.
+    /// `/api/v1/watch/…`, the deprecated form of a watch.
     pub old_watch: bool,
 }
 
 impl Target {
-    /// Reads a path, without its query. `None` if it is not a path at all.
+    /// Parses a path without its query. `None` if it is not a valid path.
     #[must_use]
     pub(crate) fn parse(path: &str) -> Option<Target> {
         let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         let (group, version, rest) = match segments.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
-            _ => return Some(Target::Document(path.to_owned())),
+            _ => return Some(Target::NonResource(path.to_owned())),
         };
         let decoded: Vec<String> = rest
             .iter()
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(|s| s.into_owned()))
-            // No name has one, and files, logs and terminals give them a meaning.
+            // Names have no control characters, which are unsafe in files, logs and terminals.
             .map(|segment| segment.filter(|segment| !segment.contains(char::is_control)))
             .collect::<Option<_>>()?;
         let mut rest: Vec<&str> = decoded.iter().map(String::as_str).collect();
-        // A slash at the end means nothing.
+        // A trailing slash is ignored.
         if rest.last() == Some(&"") {
             rest.pop();
         }
         if rest.is_empty() {
-            return Some(Target::Document(path.trim_end_matches('/').to_owned()));
+            return Some(Target::NonResource(path.trim_end_matches('/').to_owned()));
         }
         let old_watch = rest.first() == Some(&"watch");
         if old_watch {
@@ -76,10 +76,10 @@ fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -
         name: name.to_owned(),
     };
     let find = |plural: &str| catalog::find(group, version, plural);
-    // `namespaces` is both a resource and the way to namespaced ones.
+    // `namespaces` is both a resource and the prefix of namespaced ones.
     let (namespace, plural, tail) = match rest {
         ["namespaces", namespace, plural, tail @ ..]
-            if !(group.is_empty() && is_namespace_part(plural) && tail.is_empty()) =>
+            if !(group.is_empty() && is_namespace_subresource(plural) && tail.is_empty()) =>
         {
             (*namespace, *plural, tail)
         }
@@ -90,7 +90,7 @@ fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -
     let Some(resource) = find(plural) else {
         return unknown(plural, namespace, name);
     };
-    // An object of a namespaced resource has a namespace in its path, any other has none.
+    // The path of a namespaced object has a namespace, that of a cluster-scoped one has none.
     let fits = resource.namespaced != namespace.is_empty();
     let everywhere = resource.namespaced && tail.is_empty() && namespace.is_empty();
     if !fits && !everywhere {
@@ -105,10 +105,10 @@ fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -
         _ => return unknown(plural, namespace, name),
     };
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    Target::Resource(Place { resource, namespace, name, subresource, old_watch })
+    Target::Resource(ResourcePath { resource, namespace, name, subresource, old_watch })
 }
 
-fn is_namespace_part(segment: &str) -> bool {
+fn is_namespace_subresource(segment: &str) -> bool {
     matches!(segment, "finalize" | "status")
 }
 
@@ -116,21 +116,21 @@ fn is_namespace_part(segment: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn place(path: &str) -> (String, String, String, String) {
+    fn parsed(path: &str) -> (String, String, String, String) {
         match Target::parse(path) {
-            Some(Target::Resource(place)) => (
-                place.resource.qualified(),
-                place.namespace,
-                place.name,
-                place.subresource.map_or(String::new(), |s| s.name.to_owned()),
+            Some(Target::Resource(path)) => (
+                path.resource.qualified(),
+                path.namespace,
+                path.name,
+                path.subresource.map_or(String::new(), |s| s.name.to_owned()),
             ),
             other => (format!("{other:?}"), String::new(), String::new(), String::new()),
         }
     }
 
     #[test]
-    fn paths_name_resources_objects_and_parts() {
-        for (path, wanted) in [
+    fn paths_name_resources_objects_and_subresources() {
+        for (path, expected) in [
             ("/api/v1/pods", ("pods", "", "", "")),
             ("/api/v1/pods/", ("pods", "", "", "")),
             ("/api/v1/namespaces/a/pods", ("pods", "a", "", "")),
@@ -146,14 +146,14 @@ mod tests {
                 ("deployments.apps", "a", "d", "scale"),
             ),
         ] {
-            let (resource, namespace, name, part) = place(path);
-            let found = (&*resource, &*namespace, &*name, &*part);
-            assert_eq!(found, wanted, "{path}");
+            let (resource, namespace, name, subresource) = parsed(path);
+            let found = (&*resource, &*namespace, &*name, &*subresource);
+            assert_eq!(found, expected, "{path}");
         }
     }
 
     #[test]
-    fn paths_that_name_nothing_are_told_apart_from_documents() {
+    fn unknown_resources_are_distinct_from_other_paths() {
         for path in [
             "/api/v1/nope",
             "/api/v1/namespaces/a/nope",
@@ -172,7 +172,7 @@ mod tests {
         }
         for path in ["/api", "/api/v1", "/apis/apps", "/apis/apps/v9", "/nope", "/", "//api/v1"] {
             let target = Target::parse(path);
-            assert!(matches!(target, Some(Target::Document(_))), "{path}: {target:?}");
+            assert!(matches!(target, Some(Target::NonResource(_))), "{path}: {target:?}");
         }
         assert_eq!(Target::parse("nope"), None);
         for path in ["/api/v1/namespaces/a%00/pods", "/api/v1/nodes/n%0a", "/apis/apps/v1/x/%7f"] {

@@ -1,4 +1,4 @@
-//! Which objects of a collection a list, watch or deletion is about: [`Selection`].
+//! Label and field selectors of a list, watch or deletion: [`Selection`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use store::Entry;
 
+use crate::codec;
+use crate::error::ApiError;
 use crate::read;
-use crate::refusal::Refusal;
-use crate::request::Call;
-use crate::route::Place;
-use crate::stored;
+use crate::request::Request;
+use crate::route::ResourcePath;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selection {
@@ -21,7 +21,7 @@ pub(crate) struct Selection {
     fields: FieldSelector,
 }
 
-/// As much of a stored object as label selectors look at.
+/// The part of a stored object that label selectors need.
 #[derive(Deserialize)]
 struct Labelled<'a> {
     #[serde(borrow)]
@@ -35,13 +35,15 @@ struct Labels<'a> {
 }
 
 impl Selection {
-    pub(crate) fn of(call: &Call, place: &Place) -> Result<Selection, Refusal> {
-        let bad = |error: &dyn std::fmt::Display| Refusal::bad_request(error.to_string());
-        let labels = LabelSelector::parse(call.query.text("labelSelector")).map_err(|e| bad(&e))?;
-        let fields = FieldSelector::parse(call.query.text("fieldSelector")).map_err(|e| bad(&e))?;
+    pub(crate) fn of(request: &Request, path: &ResourcePath) -> Result<Selection, ApiError> {
+        let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
+        let labels =
+            LabelSelector::parse(request.query.text("labelSelector")).map_err(|e| bad(&e))?;
+        let fields =
+            FieldSelector::parse(request.query.text("fieldSelector")).map_err(|e| bad(&e))?;
         for requirement in fields.requirements() {
-            if let Some(complaint) = unknown_field(place.resource, &requirement.field) {
-                return Err(Refusal::bad_request(complaint));
+            if let Some(complaint) = unknown_field(path.resource, &requirement.field) {
+                return Err(ApiError::bad_request(complaint));
             }
         }
         Ok(Selection { labels, fields })
@@ -51,29 +53,29 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The one key that can match, if the name is given.
-    pub(crate) fn only_key(&self, place: &Place) -> Option<String> {
+    /// Returns the only key that can match, if the selection names an object.
+    pub(crate) fn only_key(&self, path: &ResourcePath) -> Option<String> {
         let name = self.fields.requires_exactly("metadata.name")?;
-        let namespace = match (place.resource.namespaced, place.namespace.as_str()) {
+        let namespace = match (path.resource.namespaced, path.namespace.as_str()) {
             (true, "") => return None,
             (_, namespace) => namespace,
         };
-        Some(stored::key(place.resource, namespace, name))
+        Some(codec::key(path.resource, namespace, name))
     }
 
-    /// Whether a stored object is meant. Reads only as much of it as the selection needs.
+    /// Returns true if a stored object matches. Parses only as much of it as the selection needs.
     pub(crate) fn matches_bytes(
         &self,
         resource: &Resource,
         entry: &Entry,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ApiError> {
         if self.is_everything() {
             return Ok(true);
         }
         if !self.labels.is_empty() {
             let json = entry.value.get(4..).unwrap_or_default();
             let labelled: Labelled<'_> = serde_json::from_slice(json)
-                .map_err(|error| Refusal::internal(format!("{}: {error}", entry.key)))?;
+                .map_err(|error| ApiError::internal(format!("{}: {error}", entry.key)))?;
             let labels = &labelled.metadata.labels;
             if !self.labels.matches(|key| labels.get(key).map(AsRef::as_ref)) {
                 return Ok(false);
@@ -94,7 +96,7 @@ impl Selection {
     }
 }
 
-/// The fields of a resource that can be selected by, beside name and namespace.
+/// Returns the selectable fields of a resource, in addition to name and namespace.
 fn selectable(resource: &Resource) -> &'static [&'static str] {
     match (resource.group, resource.plural) {
         ("", "pods") => &[
@@ -143,11 +145,11 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
     }
 }
 
-/// The complaint about a field that cannot be selected by.
+/// Returns the error message for a field that cannot be selected by.
 fn unknown_field(resource: &Resource, field: &str) -> Option<String> {
     let own = selectable(resource);
-    // Nodes and namespaces have no namespace to select by; other kinds in none take the field, as
-    // no rule of their own refuses it.
+    // Nodes and namespaces have no selectable namespace; other cluster-scoped kinds accept the
+    // field, as upstream has no rule against it.
     let placeless = matches!((resource.group, resource.plural), ("", "nodes" | "namespaces"));
     let common = field == "metadata.name" || (field == "metadata.namespace" && !placeless);
     if common || own.contains(&field) {
@@ -162,7 +164,7 @@ fn unknown_field(resource: &Resource, field: &str) -> Option<String> {
     })
 }
 
-/// The value of a selectable field, as selectors compare it.
+/// Returns the value of a selectable field, as selectors compare it.
 fn field<'a>(resource: &Resource, object: &'a Value, name: &str) -> Cow<'a, str> {
     let text = |path: &str| {
         let mut value = object;
@@ -181,7 +183,7 @@ fn field<'a>(resource: &Resource, object: &'a Value, name: &str) -> Cow<'a, str>
     };
     match (resource.plural, name) {
         ("pods", "status.podIP") => text("status.podIP"),
-        // Recorded: the list is no text that could equal one address.
+        // As recorded from upstream: the list never equals a single address.
         ("pods", "status.podIPs") => Cow::Borrowed(""),
         ("pods", "spec.hostNetwork") | ("nodes", "spec.unschedulable") => flag(name),
         ("jobs", "status.successful") => count(&object["status"]["succeeded"]),
@@ -194,7 +196,7 @@ fn count(value: &Value) -> Cow<'_, str> {
     Cow::Owned(value.as_i64().unwrap_or(0).to_string())
 }
 
-/// Whichever of the two groups' spellings the event is in.
+/// Returns the field of an event in either group's spelling.
 fn event_field<'a>(event: &'a Value, name: &str) -> Cow<'a, str> {
     let text = |value: &'a Value| Cow::Borrowed(value.as_str().unwrap_or_default());
     let spelt = |core: &str, events: &str| event.get(core).unwrap_or(&event[events]);
@@ -208,10 +210,10 @@ fn event_field<'a>(event: &'a Value, name: &str) -> Cow<'a, str> {
         "source" => either(component, reporter),
         "reportingComponent" | "reportingController" => either(reporter, component),
         _ => match name.split_once('.') {
-            Some(("involvedObject" | "regarding", part)) => {
-                text(&spelt("involvedObject", "regarding")[part])
+            Some(("involvedObject" | "regarding", subresource)) => {
+                text(&spelt("involvedObject", "regarding")[subresource])
             }
-            Some(("metadata", part)) => text(&event["metadata"][part]),
+            Some(("metadata", subresource)) => text(&event["metadata"][subresource]),
             _ => text(&event[name]),
         },
     }

@@ -1,8 +1,8 @@
-//! Addresses and ports of services, handed out from the server's ranges.
+//! Addresses and ports of services, allocated from the server's ranges.
 //!
 //! Services are objects only: nothing routes to them. They still get an address, because clients
-//! expect one and because two services must not name the same. Which service needs what is
-//! [`objects::rules::service`]'s to say.
+//! expect one and because two services must not have the same. [`objects::rules::service`] defines
+//! which service needs what.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -13,13 +13,13 @@ use serde_json::Value;
 
 use crate::admission;
 use crate::api::Api;
-use crate::parts::core;
-use crate::refusal::Refusal;
+use crate::error::ApiError;
+use crate::subresources::core_resource;
 
-/// Ports services may have on every node.
+/// The range of node ports.
 const NODE_PORTS: (u16, u16) = (30000, 32767);
 
-/// A range of addresses as `10.0.0.0/24`.
+/// Parses a range of addresses such as `10.0.0.0/24`.
 fn range(text: &str) -> Option<(u32, u32)> {
     let (address, bits) = text.split_once('/')?;
     let (address, bits): (Ipv4Addr, u32) = (address.parse().ok()?, bits.parse().ok()?);
@@ -30,39 +30,39 @@ fn range(text: &str) -> Option<(u32, u32)> {
     Some((u32::from(address) & !(size - 1), size))
 }
 
-/// The address of the API itself.
+/// Returns the address of the API's own service.
 pub(crate) fn first_address(service_range: &str) -> String {
     let (start, _) = range(service_range).unwrap_or((u32::from(Ipv4Addr::new(10, 0, 0, 0)), 256));
     Ipv4Addr::from(start + 1).to_string()
 }
 
-/// What other services have.
-struct Taken {
+/// The addresses and ports of other services.
+struct Allocated {
     addresses: BTreeSet<String>,
     ports: BTreeSet<u16>,
 }
 
-impl Taken {
-    fn by_others(api: &Api, own: &Value) -> Result<Taken, Refusal> {
-        let mut taken = Taken { addresses: BTreeSet::new(), ports: BTreeSet::new() };
-        for (_, _, service) in admission::all(api, core("services")?, "")? {
+impl Allocated {
+    fn by_others(api: &Api, own: &Value) -> Result<Allocated, ApiError> {
+        let mut allocated = Allocated { addresses: BTreeSet::new(), ports: BTreeSet::new() };
+        for (_, _, service) in admission::all(api, core_resource("services")?, "")? {
             if service["metadata"]["uid"] == own["metadata"]["uid"] {
                 continue;
             }
-            taken.addresses.extend(service["spec"]["clusterIP"].as_str().map(str::to_owned));
+            allocated.addresses.extend(service["spec"]["clusterIP"].as_str().map(str::to_owned));
             let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
-            taken.ports.extend(ports.iter().filter_map(|port| number(&port["nodePort"])));
-            taken.ports.extend(number(&service["spec"]["healthCheckNodePort"]));
+            allocated.ports.extend(ports.iter().filter_map(|port| number(&port["nodePort"])));
+            allocated.ports.extend(number(&service["spec"]["healthCheckNodePort"]));
         }
-        Ok(taken)
+        Ok(allocated)
     }
 
     fn free_port(&mut self) -> Option<u16> {
         let (first, last) = NODE_PORTS;
         let count = u32::from(last - first) + 1;
-        // Upstream's figures: a 32nd of the range, 16 to 128 of them.
+        // Upstream's values: a 32nd of the range, 16 to 128 ports.
         let kept = (count / 32).clamp(16, 128);
-        let port = by_chance(count, kept)
+        let port = random_order(count, kept)
             .filter_map(|offset| u16::try_from(offset).ok())
             .map(|offset| first + offset)
             .find(|port| !self.ports.contains(port))?;
@@ -73,17 +73,17 @@ impl Taken {
     fn free_address(&self, service_range: &str) -> Option<String> {
         let (start, size) = range(service_range)?;
         let usable = size - 2;
-        // Upstream's figures: a 16th of the range, 16 to 256 of them.
+        // Upstream's values: a 16th of the range, 16 to 256 addresses.
         let kept = if size > 16 { (size / 16).clamp(16, 256) } else { 0 };
-        by_chance(usable, kept)
+        random_order(usable, kept)
             .map(|offset| Ipv4Addr::from(start + 1 + offset).to_string())
             .find(|address| !self.addresses.contains(address))
     }
 }
 
-/// All numbers below `count` from one by chance on; the first `kept` come last, as they are for those who
-/// say themselves what they want.
-fn by_chance(count: u32, kept: u32) -> impl Iterator<Item = u32> {
+/// Returns all numbers below `count`, starting at a random one. The first `kept` come last: they
+/// are reserved for services that request a certain value.
+fn random_order(count: u32, kept: u32) -> impl Iterator<Item = u32> {
     let from = |start: u32, end: u32| {
         let count = end - start;
         let first = u32::try_from(crate::random::below(count.into())).unwrap_or_default();
@@ -97,75 +97,75 @@ fn number(value: &Value) -> Option<u16> {
     value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
 }
 
-/// Makes a new service ready to be validated: refuses node ports that it names twice, which are
-/// given out before anything else is looked at, and gives it what [`prepare_health`] does.
-pub(crate) fn prepare(api: &Api, service: &mut Value) -> Result<(), Refusal> {
+/// Prepares a new service for validation: rejects duplicate node ports, which are allocated first,
+/// and calls [`prepare_health`].
+pub(crate) fn prepare(api: &Api, service: &mut Value) -> Result<(), ApiError> {
     if let Some(index) = service::reused_node_port(service) {
         let causes = service::refuse_node_port(service, index, None);
-        return Err(refused(service, &causes)?);
+        return Err(invalid(service, &causes)?);
     }
     prepare_health(api, service)
 }
 
-/// Gives a service the port its balancer asks nodes on, which validation wants to see.
-pub(crate) fn prepare_health(api: &Api, service: &mut Value) -> Result<(), Refusal> {
+/// Allocates the health check node port of a service, which validation requires.
+pub(crate) fn prepare_health(api: &Api, service: &mut Value) -> Result<(), ApiError> {
     if !service::needs_health_port(service) {
         return Ok(());
     }
-    let mut taken = Taken::by_others(api, service)?;
+    let mut allocated = Allocated::by_others(api, service)?;
     match number(&service["spec"]["healthCheckNodePort"]) {
-        Some(port) if taken.ports.contains(&port) => {
-            return Err(refused(service, &service::refuse_health_port(service))?);
+        Some(port) if allocated.ports.contains(&port) => {
+            return Err(invalid(service, &service::refuse_health_port(service))?);
         }
         Some(_) => {}
         None => {
-            let port = taken.free_port();
-            let port = port.ok_or_else(|| Refusal::internal("no node port is free"))?;
+            let port = allocated.free_port();
+            let port = port.ok_or_else(|| ApiError::internal("no node port is free"))?;
             service::set_health_port(service, port);
         }
     }
     Ok(())
 }
 
-fn refused(service: &Value, causes: &Causes) -> Result<Refusal, Refusal> {
+fn invalid(service: &Value, causes: &Causes) -> Result<ApiError, ApiError> {
     let name = service["metadata"]["name"].as_str().unwrap_or_default();
-    Ok(Refusal::invalid(core("services")?, name, causes))
+    Ok(ApiError::invalid(core_resource("services")?, name, causes))
 }
 
-/// Gives a service the address and ports it needs, or says why it cannot have those it names.
-/// Runs after validation: what a service names is well-formed.
-pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
-    let services = core("services")?;
+/// Allocates the addresses and ports of a service, or returns why a requested one is not available.
+/// Runs after validation, so that requested values are well-formed.
+pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), ApiError> {
+    let services = core_resource("services")?;
     let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let service_range = &api.shared.options.service_range;
-    let mut taken = Taken::by_others(api, service)?;
-    let refused = |causes| Refusal::invalid(services, &name, &causes);
-    let none_left = |what: &str| Refusal::internal(format!("no {what} is free"));
+    let mut allocated = Allocated::by_others(api, service)?;
+    let invalid = |causes| ApiError::invalid(services, &name, &causes);
+    let none_left = |what: &str| ApiError::internal(format!("no {what} is free"));
     let causes = service::refuse_families(service);
     if !causes.is_empty() {
-        return Err(refused(causes));
+        return Err(invalid(causes));
     }
     let address = match service::requested_address(service) {
         AddressRequest::None => None,
-        AddressRequest::Any => {
-            Some(taken.free_address(service_range).ok_or_else(|| none_left("service address"))?)
-        }
+        AddressRequest::Any => Some(
+            allocated.free_address(service_range).ok_or_else(|| none_left("service address"))?,
+        ),
         AddressRequest::This(address) => {
             let offset = range(service_range)
                 .zip(address.parse::<Ipv4Addr>().ok())
                 .and_then(|((start, size), at)| Some((u32::from(at).checked_sub(start)?, size)));
-            let refusal = match offset {
+            let reason = match offset {
                 Some((offset, size)) if offset == 0 || offset + 1 == size => {
                     Some(AddressRefusal::Edge)
                 }
                 Some((offset, size)) if offset < size => {
-                    taken.addresses.contains(&address).then_some(AddressRefusal::Taken)
+                    allocated.addresses.contains(&address).then_some(AddressRefusal::Taken)
                 }
                 _ => Some(AddressRefusal::OutOfRange),
             };
-            if let Some(refusal) = refusal {
-                let causes = service::refuse_address(service, refusal, service_range);
-                return Err(refused(causes));
+            if let Some(reason) = reason {
+                let causes = service::refuse_address(service, reason, service_range);
+                return Err(invalid(causes));
             }
             Some(address)
         }
@@ -175,16 +175,16 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
     for (index, port) in ports.iter().enumerate() {
         let Some(port) = number(&port["nodePort"]) else { continue };
         let outside = !(NODE_PORTS.0..=NODE_PORTS.1).contains(&port);
-        if outside || taken.ports.contains(&port) {
+        if outside || allocated.ports.contains(&port) {
             let range = outside.then_some(NODE_PORTS);
-            return Err(refused(service::refuse_node_port(service, index, range)));
+            return Err(invalid(service::refuse_node_port(service, index, range)));
         }
     }
-    taken.ports.extend(ports.iter().filter_map(|port| number(&port["nodePort"])));
+    allocated.ports.extend(ports.iter().filter_map(|port| number(&port["nodePort"])));
     let mut given = service::node_ports(service);
     for index in service::unset_node_ports(service) {
         let number = ports.get(index).and_then(|port| port["port"].as_i64()).unwrap_or(0);
-        let port = given.get(&number).copied().or_else(|| taken.free_port());
+        let port = given.get(&number).copied().or_else(|| allocated.free_port());
         let port = port.ok_or_else(|| none_left("node port"))?;
         service::set_node_port(service, index, port);
         given.insert(number, port);
@@ -197,18 +197,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_for_those_who_name_it_is_given_out_last() {
-        let order: Vec<u32> = by_chance(254, 16).collect();
+    fn reserved_values_are_allocated_last() {
+        let order: Vec<u32> = random_order(254, 16).collect();
         assert!(order[..238].iter().all(|offset| *offset >= 16), "{order:?}");
         let mut all = order;
         all.sort_unstable();
         assert!(all.into_iter().eq(0..254));
-        assert!(by_chance(2, 16).all(|offset| offset < 2));
-        assert_eq!(by_chance(0, 0).count(), 0);
+        assert!(random_order(2, 16).all(|offset| offset < 2));
+        assert_eq!(random_order(0, 0).count(), 0);
     }
 
     #[test]
-    fn ranges_are_read_and_their_first_address_is_ours() {
+    fn ranges_are_parsed_and_start_with_our_address() {
         assert_eq!(first_address("10.0.0.0/24"), "10.0.0.1");
         assert_eq!(first_address("10.43.7.9/16"), "10.43.0.1");
         assert_eq!(first_address("nonsense"), "10.0.0.1");

@@ -1,7 +1,7 @@
-//! A limited amount that clients share: [`Shares`].
+//! A limited amount shared by clients: [`Shares`].
 //!
-//! There is a total, and a part of it that one client may have. A client that asks for more than there
-//! is waits in a short queue or is refused. Does not know what is shared.
+//! There is a total, and a maximum per client. A client that asks for more than is available waits
+//! in a short queue or is rejected. Does not know what is shared.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The number of clients from which on those without a share are forgotten.
+/// The number of clients above which those without a share are removed.
 const MANY_CLIENTS: usize = 1024;
 
-/// An amount of which each client may have a part.
+/// An amount with a maximum per client.
 #[derive(Debug)]
 pub(crate) struct Shares {
     total: Arc<Semaphore>,
@@ -24,7 +24,7 @@ pub(crate) struct Shares {
     waiting: Arc<AtomicUsize>,
 }
 
-/// A client's access to what is shared.
+/// A client's access to a shared amount.
 #[derive(Debug, Clone)]
 pub(crate) struct Account {
     own: Arc<Semaphore>,
@@ -34,7 +34,7 @@ pub(crate) struct Account {
     waiting: Arc<AtomicUsize>,
 }
 
-/// The part of an amount that a client has until this is dropped.
+/// The amount that a client holds until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     own: OwnedSemaphorePermit,
@@ -68,7 +68,7 @@ impl Shares {
         Account { own, total, each: self.each, size: self.size, waiting }
     }
 
-    /// Returns how much of it clients have.
+    /// Returns the amount that clients hold.
     pub(crate) fn taken(&self) -> usize {
         self.size.saturating_sub(self.total.available_permits())
     }
@@ -89,12 +89,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Account {
-    /// Returns what a request for an amount gets: no more than one client may have.
+    /// Limits a requested amount to the maximum per client.
     fn amount(&self, amount: usize) -> u32 {
         u32::try_from(amount.min(self.each)).unwrap_or(u32::MAX)
     }
 
-    /// Takes an amount, if it is there.
+    /// Takes an amount, if it is available.
     pub(crate) fn take(&self, amount: usize) -> Option<Share> {
         let amount = self.amount(amount);
         let own = Arc::clone(&self.own).try_acquire_many_owned(amount).ok()?;
@@ -106,12 +106,12 @@ impl Account {
     pub(crate) async fn wait(
         &self,
         amount: usize,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Share, Unavailable> {
         if let Some(share) = self.take(amount) {
             return Ok(share);
         }
-        // As many may wait as could be served at once.
+        // As many requests may wait as could be served at once.
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.size {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(Unavailable::QueueFull);
@@ -119,12 +119,12 @@ impl Account {
         let _waiting = Waiting(&self.waiting);
         let amount = self.amount(amount);
         let taking = async {
-            // First its own part, so that a client that has much does not stand in the way of others.
+            // The client's own part first, so that a client at its maximum does not block others.
             let own = Arc::clone(&self.own).acquire_many_owned(amount).await.ok()?;
             let total = Arc::clone(&self.total).acquire_many_owned(amount).await.ok()?;
             Some(Share { own, total })
         };
-        timeout(patience, taking).await.ok().flatten().ok_or(Unavailable::TimeOut)
+        timeout(max_wait, taking).await.ok().flatten().ok_or(Unavailable::TimeOut)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_client_has_its_part_and_all_have_the_total() {
+    fn clients_are_limited_alone_and_together() {
         let shares = Shares::new(10, 6);
         let (a, b) = (shares.account("a"), shares.account("b"));
         let mut first = a.take(4).unwrap();
@@ -156,12 +156,12 @@ mod tests {
         assert_eq!(shares.taken(), 10);
         drop((first, second));
         assert_eq!(shares.taken(), 0);
-        // More than one client may have is as much as it may have.
+        // A request for more than the maximum per client gets the maximum.
         assert!(a.take(100).is_some());
     }
 
     #[tokio::test]
-    async fn a_request_waits_for_its_turn_and_not_for_ever() {
+    async fn waiting_request_is_served_or_times_out() {
         let shares = Arc::new(Shares::new(1, 1));
         let held = shares.account("a").take(1).unwrap();
         let refused = shares.account("b").wait(1, SHORT).await;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_have_nothing_are_forgotten() {
+    fn clients_without_a_share_are_removed() {
         let shares = Shares::new(10, 6);
         let kept = shares.account("kept");
         for number in 0..10 * MANY_CLIENTS {

@@ -1,9 +1,9 @@
-//! Logs and interactive streams of containers. They live on the node: a request is passed to the
-//! node's agent, and answered here only where there is none to pass it to.
+//! Logs and interactive streams of containers. Requests are forwarded to the agent of the pod's
+//! node.
 //!
-//! The agent is reached over TLS, at the address that its node reports, with a certificate that it
-//! knows; it has to have one of our authority for that address. What goes over a stream is not looked
-//! at.
+//! The agent is reached over TLS at the address that its node reports, with a client certificate
+//! that it trusts. Its own certificate must be signed by our authority for that address. The bytes
+//! of a stream are not inspected.
 
 use std::num::IntErrorKind;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use https::Dialer;
 use hyper::body::Incoming;
@@ -21,17 +21,17 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::api::Api;
+use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::Call;
-use crate::route::Place;
+use crate::request::Request;
+use crate::route::ResourcePath;
 use crate::websocket;
 
-/// The container a request means: the one it names, or the pod's only one.
-fn container(call: &Call, pod: &Value, place: &Place) -> Result<String, Refusal> {
-    let named = call.query.text("container");
+/// Returns the requested container, or the pod's only one.
+fn container(request: &Request, pod: &Value, path: &ResourcePath) -> Result<String, ApiError> {
+    let named = request.query.text("container");
     let names = |list: &str| {
         let items = pod["spec"][list].as_array().map(Vec::as_slice).unwrap_or_default();
         items.iter().filter_map(|c| c["name"].as_str()).map(str::to_owned).collect::<Vec<_>>()
@@ -46,42 +46,42 @@ fn container(call: &Call, pod: &Value, place: &Place) -> Result<String, Refusal>
         ("", _) => {
             let all: Vec<&str> =
                 init.iter().chain(&containers).chain(&ephemeral).map(String::as_str).collect();
-            Err(Refusal::bad_request(format!(
+            Err(ApiError::bad_request(format!(
                 "a container name must be specified for pod {}, choose one of: [{}]",
-                place.name,
+                path.name,
                 all.join(" ")
             )))
         }
         (name, _) if known(name) => Ok(name.to_owned()),
-        (name, _) => Err(Refusal::bad_request(format!(
+        (name, _) => Err(ApiError::bad_request(format!(
             "container {name} is not valid for pod {}",
-            place.name
+            path.name
         ))),
     }
 }
 
-/// What may stand in a path or parameter as it is.
+/// Characters that need no escaping in a path or parameter.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
-/// For an agent to begin its answer. What follows has no end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time for an agent to begin its response. The stream itself has no limit.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much of an agent's refusal is read.
+/// The maximum length of an agent's error message.
 const REFUSAL_LIMIT: usize = 50_000;
 
-/// Where the kubelet of a node listens that does not say.
+/// The kubelet port of a node that reports none.
 const KUBELET_PORT: u16 = 10250;
 
-/// What the agent is asked for.
-struct Errand {
+/// A request to an agent.
+struct StreamRequest {
     method: Method,
     path: String,
     query: Vec<(&'static str, String)>,
     headers: HeaderMap,
 }
 
-impl Errand {
+impl StreamRequest {
     fn target(&self) -> String {
         let mut target = self.path.clone();
         for (index, (name, value)) in self.query.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Errand {
     }
 }
 
-fn path(verb: &str, segments: &[&str]) -> String {
+fn kubelet_path(verb: &str, segments: &[&str]) -> String {
     let mut path = format!("/{verb}");
     for segment in segments {
         path.push('/');
@@ -103,7 +103,7 @@ fn path(verb: &str, segments: &[&str]) -> String {
     path
 }
 
-/// An agent, as its node says where it is.
+/// The address of an agent, as its node reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct Agent {
     host: String,
@@ -111,7 +111,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn of(node: &Value) -> Result<Agent, Refusal> {
+    fn of(node: &Value) -> Result<Agent, ApiError> {
         let status = &node["status"];
         let addresses = status["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let address = |kind: &str| {
@@ -135,145 +135,162 @@ impl Agent {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Sends the agent on an errand.
-    async fn ask(&self, dialer: &Dialer, errand: Errand) -> Result<Response<Incoming>, Refusal> {
+    /// Sends a request to the agent.
+    async fn send(
+        &self,
+        dialer: &Dialer,
+        stream_request: StreamRequest,
+    ) -> Result<Response<Incoming>, ApiError> {
         let dial =
             |error: &dyn std::fmt::Display| failed(format!("error dialing backend: {error}"));
-        let mut request = Request::new(Full::new(Bytes::new()));
-        *request.uri_mut() = errand
+        let mut request = http::Request::new(Full::new(Bytes::new()));
+        *request.uri_mut() = stream_request
             .target()
             .parse()
-            .map_err(|error| failed(format!("the agent cannot be asked: {error}")))?;
-        *request.method_mut() = errand.method;
-        *request.headers_mut() = errand.headers;
+            .map_err(|error| failed(format!("cannot build the request to the agent: {error}")))?;
+        *request.method_mut() = stream_request.method;
+        *request.headers_mut() = stream_request.headers;
         let host = HeaderValue::from_str(&self.authority()).map_err(|error| dial(&error))?;
         request.headers_mut().insert(HOST, host);
         let connecting = dialer.connect(&self.host, self.port, &self.host);
         let stream = connecting.await.map_err(|error| dial(&error))?;
-        match timeout(PATIENCE, https::exchange(stream, request)).await {
+        match timeout(AGENT_TIMEOUT, https::exchange(stream, request)).await {
             Ok(answer) => answer.map_err(|error| dial(&error)),
             Err(_) => {
-                let waited = PATIENCE.as_secs();
-                Err(dial(&format!("{} does not answer in {waited} s", self.authority())))
+                let waited = AGENT_TIMEOUT.as_secs();
+                Err(dial(&format!("{} did not respond within {waited} s", self.authority())))
             }
         }
     }
 }
 
-/// An error without a reason, as upstream passes on what went wrong on the way to a node.
-fn failed(message: String) -> Refusal {
-    Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+/// Returns an error without a reason, as upstream does for failures on the way to a node.
+fn failed(message: String) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
 }
 
-/// The agent of the node a pod is bound to, and the way to it.
-fn agent<'a>(api: &'a Api, place: &Place, node: &str) -> Result<(Agent, &'a Dialer), Refusal> {
+/// Returns the agent of a pod's node, and the dialer for it.
+fn agent<'a>(
+    api: &'a Api,
+    path: &ResourcePath,
+    node: &str,
+) -> Result<(Agent, &'a Dialer), ApiError> {
     let Some(found) = crate::admission::named(api, "", "nodes", node)? else {
-        // Upstream's words name the node as if it were a pod.
-        return Err(Refusal::not_found(place.resource, node));
+        // Upstream's message names the node as if it were a pod.
+        return Err(ApiError::not_found(path.resource, node));
     };
     let Some(dialer) = &api.shared.options.agents else {
         let message = format!("the agent of node {node:?} cannot be reached");
-        return Err(Refusal::internal(message));
+        return Err(ApiError::internal(message));
     };
     Ok((Agent::of(&found)?, dialer))
 }
 
-pub(crate) async fn log(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-    crate::log_options::check(call, &place.name)?;
-    let pod = read::load(place.resource, &read::find(api, place)?)?;
-    let container = container(call, &pod, place)?;
+pub(crate) async fn log(
+    api: &Api,
+    request: &Request,
+    path: &ResourcePath,
+) -> Result<Reply, ApiError> {
+    crate::log_options::check(request, &path.name)?;
+    let pod = read::load(path.resource, &read::find(api, path)?)?;
+    let container = container(request, &pod, path)?;
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
-        // Nothing has run, so there is nothing to tell.
+        // Nothing has run, so the log is empty.
         return Ok(Reply::bytes(StatusCode::NO_CONTENT, "", ""));
     }
-    let (agent, dialer) = agent(api, place, node)?;
+    let (agent, dialer) = agent(api, path, node)?;
     let mut query = Vec::new();
     for name in ["follow", "previous", "timestamps"] {
-        if call.query.flag(name) {
+        if request.query.flag(name) {
             query.push((name, "true".to_owned()));
         }
     }
     for name in ["sinceSeconds", "sinceTime", "tailLines", "limitBytes"] {
-        if let Some(value) = call.query.get(name).filter(|value| !value.is_empty()) {
+        if let Some(value) = request.query.get(name).filter(|value| !value.is_empty()) {
             query.push((name, value.to_owned()));
         }
     }
-    let errand = Errand {
+    let stream_request = StreamRequest {
         method: Method::GET,
-        path: path("containerLogs", &[&place.namespace, &place.name, &container]),
+        path: kubelet_path("containerLogs", &[&path.namespace, &path.name, &container]),
         query,
         headers: HeaderMap::new(),
     };
-    let response = agent.ask(dialer, errand).await?;
+    let response = agent.send(dialer, stream_request).await?;
     if !response.status().is_success() {
-        return Err(log_refused(response, &place.name).await);
+        return Err(log_refused(response, &path.name).await);
     }
     let answer = https::relay(response).await.map_err(|error| failed(error.to_string()))?;
     let body = answer.response.into_body();
-    if websocket::is_asked(&call.headers) {
-        return Ok(websocket::reply(call, body, Counted::new(&api.shared.metrics)));
+    if websocket::is_asked(&request.headers) {
+        return Ok(websocket::reply(request, body, Counted::new(&api.shared.metrics)));
     }
     let mut reply = Reply::bytes(StatusCode::OK, "text/plain", "");
     reply.body = body;
     Ok(reply)
 }
 
-/// What the agent says against it, in the words that upstream makes of it.
-async fn log_refused(response: Response<Incoming>, name: &str) -> Refusal {
+/// Converts an agent's error response as upstream does.
+async fn log_refused(response: Response<Incoming>, name: &str) -> ApiError {
     let status = response.status();
-    let body = timeout(PATIENCE, Limited::new(response.into_body(), REFUSAL_LIMIT).collect()).await;
+    let body =
+        timeout(AGENT_TIMEOUT, Limited::new(response.into_body(), REFUSAL_LIMIT).collect()).await;
     let bytes = match body {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Bytes::new(),
     };
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match status {
-        StatusCode::BAD_REQUEST => Refusal::bad_request(text),
-        StatusCode::INTERNAL_SERVER_ERROR => Refusal::internal(text),
+        StatusCode::BAD_REQUEST => ApiError::bad_request(text),
+        StatusCode::INTERNAL_SERVER_ERROR => ApiError::internal(text),
         StatusCode::NOT_FOUND => {
             let message =
                 format!("the server could not find the requested resource ( pods/log {name})");
-            Refusal::new(StatusCode::NOT_FOUND, "NotFound", message)
+            ApiError::new(StatusCode::NOT_FOUND, "NotFound", message)
                 .with_details(json!({"name": name, "kind": "pods/log"}))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             let message = format!("the agent does not accept this server's certificate: {text}");
-            Refusal::internal(message)
+            ApiError::internal(message)
         }
-        _ => Refusal::internal(format!("the agent answers {status}: {text}")),
+        _ => ApiError::internal(format!("the agent responded with {status}: {text}")),
     }
 }
 
-pub(crate) async fn connect(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-    let part = crate::write::part_name(place);
-    let ports = forwarded_ports(call)?;
-    let pod = read::load(place.resource, &read::find(api, place)?)?;
-    let container = match part {
+pub(crate) async fn connect(
+    api: &Api,
+    request: &Request,
+    path: &ResourcePath,
+) -> Result<Reply, ApiError> {
+    let subresource = crate::write::subresource_name(path);
+    let ports = forwarded_ports(request)?;
+    let pod = read::load(path.resource, &read::find(api, path)?)?;
+    let container = match subresource {
         "portforward" => String::new(),
-        _ => container(call, &pod, place)?,
+        _ => container(request, &pod, path)?,
     };
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
-        let message = format!("pod {} does not have a host assigned", place.name);
-        return Err(Refusal::bad_request(message));
+        let message = format!("pod {} does not have a host assigned", path.name);
+        return Err(ApiError::bad_request(message));
     }
-    let (agent, dialer) = agent(api, place, node)?;
-    if !https::is_upgrade(&call.headers) {
-        return Err(Refusal::bad_request("Upgrade request required"));
+    let (agent, dialer) = agent(api, path, node)?;
+    if !https::is_upgrade(&request.headers) {
+        return Err(ApiError::bad_request("Upgrade request required"));
     }
-    let (verb, query) = match part {
+    let (verb, query) = match subresource {
         "portforward" => ("portForward", ports),
-        verb => (verb, wanted_streams(call)),
+        verb => (verb, stream_options(request)),
     };
-    let names = [&*place.namespace, &place.name, &container];
-    let errand = Errand {
-        method: call.method.clone(),
-        path: path(verb, if container.is_empty() { &names[..2] } else { &names }),
+    let names = [&*path.namespace, &path.name, &container];
+    let stream_request = StreamRequest {
+        method: request.method.clone(),
+        path: kubelet_path(verb, if container.is_empty() { &names[..2] } else { &names }),
         query,
-        headers: https::upgrade_headers(&call.headers),
+        headers: https::upgrade_headers(&request.headers),
     };
-    let response = agent.ask(dialer, errand).await?;
+    let response = agent.send(dialer, stream_request).await?;
     let answer = https::relay(response).await.map_err(|error| failed(error.to_string()))?;
     let (parts, body) = answer.response.into_parts();
     let mut reply = Reply::bytes(parts.status, "", "");
@@ -282,23 +299,23 @@ pub(crate) async fn connect(api: &Api, call: &Call, place: &Place) -> Result<Rep
     Ok(reply)
 }
 
-/// The kubelet's names for what the API calls stdin, stdout and stderr.
-fn wanted_streams(call: &Call) -> Vec<(&'static str, String)> {
+/// Translates the API's stream options to the kubelet's.
+fn stream_options(request: &Request) -> Vec<(&'static str, String)> {
     let mut query = Vec::new();
-    for (name, its) in
+    for (name, kubelet_name) in
         [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")]
     {
-        if call.query.flag(name) {
-            query.push((its, "1".to_owned()));
+        if request.query.flag(name) {
+            query.push((kubelet_name, "1".to_owned()));
         }
     }
-    query.extend(call.query.all("command").map(|word| ("command", word.to_owned())));
+    query.extend(request.query.all("command").map(|word| ("command", word.to_owned())));
     query
 }
 
-/// The ports a request names, one by one or several with commas between them.
-fn forwarded_ports(call: &Call) -> Result<Vec<(&'static str, String)>, Refusal> {
-    let ports = call.query.all("ports").flat_map(|ports| ports.split(','));
+/// Parses the requested ports: one per parameter, or several separated by commas.
+fn forwarded_ports(request: &Request) -> Result<Vec<(&'static str, String)>, ApiError> {
+    let ports = request.query.all("ports").flat_map(|ports| ports.split(','));
     let read = |port: &str| match port.parse::<u16>() {
         Ok(number) => Ok(("port", number.to_string())),
         Err(error) => {
@@ -308,13 +325,13 @@ fn forwarded_ports(call: &Call) -> Result<Vec<(&'static str, String)>, Refusal> 
             };
             let message =
                 format!("cannot convert to []int32: strconv.ParseUint: parsing {port:?}: {why}");
-            Err(Refusal::bad_request(message))
+            Err(ApiError::bad_request(message))
         }
     };
     ports.map(read).collect()
 }
 
-/// A stream that is open, among the requests that last.
+/// Counts an open stream among the long-running requests.
 struct Counted(Arc<AtomicI64>);
 
 impl Counted {
@@ -336,51 +353,51 @@ mod tests {
     use super::*;
     use crate::request::{Caller, Query};
 
-    fn call(query: &str) -> Call {
-        Call {
+    fn request(query: &str) -> Request {
+        Request {
             method: Method::POST,
             path: String::new(),
             query: Query::parse(query),
             headers: HeaderMap::new(),
             body: Bytes::new(),
-            caller: Caller::Nobody,
+            caller: Caller::Anonymous,
             source: None,
         }
     }
 
     #[test]
-    fn an_agent_is_where_its_node_says() {
+    fn agent_address_comes_from_its_node() {
         let internal = json!({"type": "InternalIP", "address": "10.0.0.1"});
         let name = json!({"type": "Hostname", "address": "node-1"});
         let port = json!({"kubeletEndpoint": {"Port": 23250}});
-        let of = |addresses: Value, port: Value| {
+        let authority = |addresses: Value, port: Value| {
             Agent::of(&json!({"status": {"addresses": addresses, "daemonEndpoints": port}}))
                 .map(|agent| agent.authority())
         };
-        assert_eq!(of(json!([name, internal]), port), Ok("10.0.0.1:23250".to_owned()));
-        assert_eq!(of(json!([name]), json!({})), Ok("node-1:10250".to_owned()));
+        assert_eq!(authority(json!([name, internal]), port), Ok("10.0.0.1:23250".to_owned()));
+        assert_eq!(authority(json!([name]), json!({})), Ok("node-1:10250".to_owned()));
         let six = json!({"type": "InternalIP", "address": "fd00::1"});
-        assert_eq!(of(json!([six]), Value::Null), Ok("[fd00::1]:10250".to_owned()));
-        let refusal = of(json!([]), Value::Null).unwrap_err();
-        assert_eq!(refusal.message, "no preferred addresses found; known addresses: []");
+        assert_eq!(authority(json!([six]), Value::Null), Ok("[fd00::1]:10250".to_owned()));
+        let error = authority(json!([]), Value::Null).unwrap_err();
+        assert_eq!(error.message, "no preferred addresses found; known addresses: []");
     }
 
     #[test]
-    fn options_are_passed_in_the_words_of_the_kubelet() {
-        let errand = Errand {
+    fn options_are_translated_for_the_kubelet() {
+        let stream_request = StreamRequest {
             method: Method::POST,
-            path: path("exec", &["a", "p/..", "c"]),
-            query: wanted_streams(&call(
+            path: kubelet_path("exec", &["a", "p/..", "c"]),
+            query: stream_options(&request(
                 "stdin=true&stdout=1&tty=false&command=sh&command=-c&command=echo+%26%3D%22x",
             )),
             headers: HeaderMap::new(),
         };
         assert_eq!(
-            errand.target(),
+            stream_request.target(),
             "/exec/a/p%2F../c?input=1&output=1&command=sh&command=-c&command=echo%20%26%3D%22x"
         );
-        let said = |query: &str| {
-            let ports = forwarded_ports(&call(query));
+        let parsed = |query: &str| {
+            let ports = forwarded_ports(&request(query));
             let shown = |ports: Vec<(&str, String)>| {
                 ports
                     .iter()
@@ -388,11 +405,11 @@ mod tests {
                     .collect::<Vec<_>>()
                     .join("&")
             };
-            ports.map(shown).unwrap_or_else(|refusal| refusal.message)
+            ports.map(shown).unwrap_or_else(|error| error.message)
         };
-        assert_eq!(said("ports=80&ports=81,82"), "port=80&port=81&port=82");
+        assert_eq!(parsed("ports=80&ports=81,82"), "port=80&port=81&port=82");
         let no = "cannot convert to []int32: strconv.ParseUint: parsing";
-        assert_eq!(said("ports=80,x"), format!("{no} \"x\": invalid syntax"));
-        assert_eq!(said("ports=65536"), format!("{no} \"65536\": value out of range"));
+        assert_eq!(parsed("ports=80,x"), format!("{no} \"x\": invalid syntax"));
+        assert_eq!(parsed("ports=65536"), format!("{no} \"65536\": value out of range"));
     }
 }

@@ -1,11 +1,12 @@
-//! Watching: what is there (if asked for), then every change, until the client has enough.
+//! Watches: the current objects if requested, then every change until the end.
 //!
-//! One task per watch pulls from the store and writes lines; a slow client slows only its own
-//! task. In protobuf a line is a frame. A change that moves an object into or out of the selection is told as its coming or going.
+//! One task per watch reads from the store and writes lines; a slow client delays only its own
+//! task. In protobuf a line is a frame. A change that moves an object into or out of the selection
+//! is sent as ADDED or DELETED.
 //!
-//! A line is written once there is room for it among the bytes that the user's watches may leave
-//! unread ([`crate::flow`]), and takes that room until it is sent. A watch that gets no room ends, as
-//! upstream's do, and its client goes on from the last version that it has seen.
+//! A line is written once there is room for it among the unread bytes of the user's watches
+//! ([`crate::flow`]), and takes that room until it is sent. A watch that gets no room ends, as
+//! upstream's do, and its client continues from the last version that it has seen.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,95 +21,90 @@ use store::{Entry, Event, ReadError, Revision, Snapshot, WatchError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::accept::{Form, Wanted};
+use crate::accept::{AcceptedFormat, Representation};
 use crate::api::Api;
+use crate::codec::{self, StoredParts};
+use crate::error::ApiError;
 use crate::identity::User;
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::{JSON, Reply};
-use crate::request::Call;
-use crate::route::Place;
+use crate::request::RequestContext;
+use crate::route::ResourcePath;
 use crate::select::Selection;
 use crate::shares::{Account, Share};
-use crate::stored::{self, Pieces};
 
-/// How long a watch lasts whose client names no time. Upstream draws between half an hour and an
-/// hour, so that clients do not all come back at once.
+/// The minimum default duration of a watch. Upstream uses a random time between half an hour and an
+/// hour, so that clients do not all reconnect at once.
 const SHORTEST: u64 = 1800;
 
-/// The longest time that a client can ask a watch to last, in seconds: a year. A clock cannot express
-/// every number of seconds that a client can send.
+/// The maximum duration of a watch that a client can request, in seconds: a year. A clock cannot
+/// express every number of seconds that a client can send.
 const LONGEST: u64 = 365 * 24 * 3600;
 
-/// How often a client that wants bookmarks gets one.
+/// The interval of bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// The annotation that ends the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// How many bytes of lines are sent at once.
+/// The number of bytes sent at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The approximate number of bytes that a line has beside the object.
+/// The approximate length of a line without the object.
 const AROUND: usize = 256;
 
-pub(crate) fn watch(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    crate::list_options::check(call)?;
-    let selection = Selection::of(call, place)?;
-    let table = read::table_form(call, wanted)?;
-    let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+pub(crate) fn watch(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    crate::list_options::check(request)?;
+    let selection = Selection::of(request, path)?;
+    let table = read::table_form(request, format)?;
+    let seconds = request.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
         Some(seconds) => seconds.min(LONGEST),
         None => SHORTEST + crate::random::below(SHORTEST),
     };
-    let asked = read::revision(call)?;
+    let asked = read::revision(request)?;
     let newest = api.store().revision();
-    let initial_events = call.query.flag("sendInitialEvents");
-    let no_initial = call.query.get("sendInitialEvents").is_some() && !initial_events;
-    let bookmarks = call.query.flag("allowWatchBookmarks");
-    let level = api.shared.flow.level(call.user());
-    let place_taken = level.watch(call.user())?;
+    let initial_events = request.query.flag("sendInitialEvents");
+    let no_initial = request.query.get("sendInitialEvents").is_some() && !initial_events;
+    let bookmarks = request.query.flag("allowWatchBookmarks");
+    let level = api.shared.flow.level(request.user());
+    let place_taken = level.watch(request.user())?;
     let (sender, lines) = mpsc::channel(1);
     let watcher = Watcher {
         api: api.clone(),
-        place: place.clone(),
+        path: path.clone(),
         selection,
-        wanted,
+        format,
         table,
         sender,
-        user: call.user().clone(),
-        unread: level.events(call.user()),
+        user: request.user().clone(),
+        unread: level.events(request.user()),
         lines: BytesMut::new(),
         room: None,
         _place_taken: place_taken,
     };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
-    // What is there at a version that is still to come nobody can tell; whoever asks only for what
-    // comes after it waits for that.
+    // The initial state at a future version is unknown; a watch without initial events just waits.
     let future = asked.filter(|asked| *asked > newest.get());
-    // Taken before the answer begins: what a client writes once it has our headers is an event
-    // of its own and not part of what was there.
+    // Taken before the response begins: writes that follow our headers are sent as events and are
+    // not part of the initial state.
     let replay = from_now.then(|| api.store().snapshot(None)).transpose();
     let start = Start {
         after: asked.filter(|_| future.is_none()).map_or(newest, Revision::from),
         not_before: future.unwrap_or(0),
         refused: future
             .filter(|_| initial_events)
-            .map(|asked| Refusal::future_revision(asked, newest.get())),
+            .map(|asked| ApiError::future_revision(asked, newest.get())),
         replay: replay.map_err(|error| read::read_failed(&error))?,
-        // A client that asks for everything from the start learns where that ended. The older
-        // paths of watches do not mean that by naming no version.
-        mark_end: bookmarks && from_now && (initial_events || call.query.flag("watch")),
+        // A client that requests the initial state gets a bookmark at its end. The older watch
+        // paths do not request it by omitting the version.
+        mark_end: bookmarks && from_now && (initial_events || request.query.flag("watch")),
         bookmarks,
     };
     let until = Instant::now() + Duration::from_secs(seconds);
     tokio::spawn(watcher.run(start, until));
-    let content_type = match wanted.is_protobuf() {
+    let content_type = match format.is_protobuf() {
         true => protobuf::WATCH_MEDIA_TYPE,
         false => JSON,
     };
@@ -117,38 +113,38 @@ pub(crate) fn watch(
 
 struct Start {
     after: Revision,
-    /// Changes up to this revision are not told.
+    /// Changes up to this revision are not sent.
     not_before: u64,
-    /// Why nothing is told at all.
-    refused: Option<Refusal>,
-    /// Begin with what is there.
+    /// The error to send instead of events.
+    refused: Option<ApiError>,
+    /// The snapshot to send first.
     replay: Option<Snapshot>,
-    /// End that with a bookmark that says so.
+    /// Sends a bookmark at the end of the initial events.
     mark_end: bool,
     bookmarks: bool,
 }
 
 struct Watcher {
     api: Api,
-    place: Place,
+    path: ResourcePath,
     selection: Selection,
-    wanted: Wanted,
-    /// Carries the columns until they are sent.
+    format: AcceptedFormat,
+    /// Contains the columns until they are sent.
     table: table::TableOptions,
     sender: mpsc::Sender<Bytes>,
-    /// The user that unread bytes are counted for.
+    /// The user that unread bytes are charged to.
     user: User,
     unread: Account,
-    /// The bytes that were written and not sent, and the room for them.
+    /// Bytes that were written and not sent, and the share for them.
     lines: BytesMut,
     room: Option<Share>,
     _place_taken: Share,
 }
 
-/// Nobody listens any more.
+/// The client has gone away.
 struct Gone;
 
-/// Lines with the room that they take until they are dropped.
+/// Lines with their share, until they are dropped.
 struct Lines {
     bytes: Bytes,
     _room: Option<Share>,
@@ -164,25 +160,25 @@ impl Watcher {
     async fn run(mut self, start: Start, until: Instant) {
         let watches = &self.api.clone().shared.metrics.watches;
         watches.fetch_add(1, Ordering::Relaxed);
-        // Whatever ends it, the client sees its stream end.
+        // The client sees the end of the stream in any case.
         let _ = self.events(start, until).await;
         watches.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn prefix(&self) -> String {
-        match self.place.name.as_str() {
-            "" => stored::prefix(self.place.resource, &self.place.namespace),
-            name => stored::key(self.place.resource, &self.place.namespace, name),
+        match self.path.name.as_str() {
+            "" => codec::prefix(self.path.resource, &self.path.namespace),
+            name => codec::key(self.path.resource, &self.path.namespace, name),
         }
     }
 
     fn is_watched(&self, key: &str) -> bool {
-        self.place.name.is_empty() || key.len() == self.prefix().len()
+        self.path.name.is_empty() || key.len() == self.prefix().len()
     }
 
     async fn events(&mut self, start: Start, until: Instant) -> Result<(), Gone> {
-        if let Some(refusal) = &start.refused {
-            return self.fail(refusal).await;
+        if let Some(error) = &start.refused {
+            return self.fail(error).await;
         }
         let mut after = start.after;
         if let Some(snapshot) = start.replay {
@@ -200,7 +196,8 @@ impl Watcher {
             let wake = if start.bookmarks { until.min(next_bookmark) } else { until };
             let next = tokio::select! {
                 next = timeout_at(wake, watch.next()) => next,
-                // Otherwise it would be noticed with the next event, which may be hours away.
+                // Otherwise the end of the connection would be noticed with the next event, which
+                // may be hours away.
                 () = self.sender.closed() => return Err(Gone),
             };
             match next {
@@ -217,7 +214,7 @@ impl Watcher {
                         match self.line(&event) {
                             Ok(Some(line)) => self.write(&line).await?,
                             Ok(None) => {}
-                            Err(refusal) => return self.fail(&refusal).await,
+                            Err(error) => return self.fail(&error).await,
                         }
                     }
                     self.flush().await?;
@@ -254,13 +251,13 @@ impl Watcher {
         Ok(())
     }
 
-    /// Writes a line, and sends what was written if it is enough.
+    /// Writes a line, and sends the buffer if it is full.
     async fn write(&mut self, line: &[u8]) -> Result<(), Gone> {
         self.lines.extend_from_slice(line);
         if self.lines.len() >= CHUNK { self.flush().await } else { Ok(()) }
     }
 
-    /// Sends what was written.
+    /// Sends the buffer.
     async fn flush(&mut self) -> Result<(), Gone> {
         let (bytes, room) = (std::mem::take(&mut self.lines).freeze(), self.room.take());
         if bytes.is_empty() {
@@ -270,9 +267,9 @@ impl Watcher {
         self.sender.send(lines).await.map_err(|_| Gone)
     }
 
-    async fn fail(&mut self, refusal: &Refusal) -> Result<(), Gone> {
-        let status = refusal.to_status();
-        let line = match self.wanted.is_protobuf() {
+    async fn fail(&mut self, error: &ApiError) -> Result<(), Gone> {
+        let status = error.to_status();
+        let line = match self.format.is_protobuf() {
             true => protobuf::type_of(Schema::served(), "v1", "Status")
                 .and_then(|id| frame("ERROR", id, &status).ok())
                 .unwrap_or_default(),
@@ -282,7 +279,7 @@ impl Watcher {
         self.flush().await
     }
 
-    /// Tells everything there is as added; gives the revision that was.
+    /// Sends all current objects as ADDED; returns the revision of the snapshot.
     async fn replay(&mut self, snapshot: &Snapshot) -> Result<Revision, Gone> {
         let prefix = self.prefix();
         for entry in snapshot.range(&prefix, None) {
@@ -294,14 +291,14 @@ impl Watcher {
                         self.make_room(entry.value.len()).await?;
                         self.object_line("ADDED", &entry, entry.modified)
                     }
-                    Err(refusal) => Err(refusal),
+                    Err(error) => Err(error),
                 },
                 Err(error) => Err(read::broken(&error)),
             };
             match line {
                 Ok(line) => self.write(&line).await?,
-                Err(refusal) => {
-                    self.fail(&refusal).await?;
+                Err(error) => {
+                    self.fail(&error).await?;
                     return Err(Gone);
                 }
             }
@@ -310,12 +307,12 @@ impl Watcher {
         Ok(snapshot.revision())
     }
 
-    fn selected(&self, entry: &Entry) -> Result<bool, Refusal> {
-        self.selection.matches_bytes(self.place.resource, entry)
+    fn selected(&self, entry: &Entry) -> Result<bool, ApiError> {
+        self.selection.matches_bytes(self.path.resource, entry)
     }
 
-    /// The line for an event; `None` if it does not concern the selection.
-    fn line(&mut self, event: &Event) -> Result<Option<Bytes>, Refusal> {
+    /// Returns the line for an event; `None` if it does not concern the selection.
+    fn line(&mut self, event: &Event) -> Result<Option<Bytes>, ApiError> {
         let everything = self.selection.is_everything();
         let (now, before) = (event.entry(), event.previous());
         let now = now.as_ref();
@@ -341,16 +338,17 @@ impl Watcher {
         kind: &str,
         entry: &Entry,
         revision: Revision,
-    ) -> Result<Bytes, Refusal> {
-        let resource = self.place.resource;
-        let as_stored = self.wanted.form == Form::Plain && !self.wanted.is_protobuf();
-        if as_stored && !stored::is_view(resource) {
-            let Some(pieces) = Pieces::of(&entry.value) else {
-                return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
+    ) -> Result<Bytes, ApiError> {
+        let resource = self.path.resource;
+        let as_stored =
+            self.format.representation == Representation::Plain && !self.format.is_protobuf();
+        if as_stored && !codec::is_view(resource) {
+            let Some(stored) = StoredParts::split(&entry.value) else {
+                return Err(ApiError::internal(format!("the object {} is damaged", entry.key)));
             };
-            let mut line = BytesMut::with_capacity(pieces.len_hint() + 64);
+            let mut line = BytesMut::with_capacity(stored.len_hint() + 64);
             line.put_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
-            pieces.put(&mut line, &stored::head(&resource.api_version(), resource.kind), revision);
+            stored.put(&mut line, &codec::head(&resource.api_version(), resource.kind), revision);
             line.put_slice(b"}\n");
             return Ok(line.freeze());
         }
@@ -360,21 +358,21 @@ impl Watcher {
         self.value_line(kind, &shown)
     }
 
-    fn value_line(&self, kind: &str, shown: &Value) -> Result<Bytes, Refusal> {
-        match self.wanted.is_protobuf() {
-            true => frame(kind, crate::write::type_id(self.place.resource)?, shown),
+    fn value_line(&self, kind: &str, shown: &Value) -> Result<Bytes, ApiError> {
+        match self.format.is_protobuf() {
+            true => frame(kind, crate::write::type_id(self.path.resource)?, shown),
             false => Ok(json_line(kind, shown)),
         }
     }
 
-    /// An object in the form the client wants.
+    /// Returns an object in the accepted format.
     fn shown(&mut self, resource: &Resource, object: Value) -> Value {
-        match self.wanted.form {
-            Form::Plain => object,
-            Form::PartialMetadata | Form::PartialMetadataList => {
-                table::partial_metadata(&object, self.wanted.version)
+        match self.format.representation {
+            Representation::Plain => object,
+            Representation::PartialMetadata | Representation::PartialMetadataList => {
+                table::partial_metadata(&object, self.format.version)
             }
-            Form::Table => {
+            Representation::Table => {
                 let form = self.table;
                 self.table.with_columns = false;
                 table::of_object(resource, &object, form, self.api.now())
@@ -383,7 +381,7 @@ impl Watcher {
     }
 
     async fn bookmark(&mut self, revision: Revision, ends_initial: bool) -> Result<(), Gone> {
-        let resource = self.place.resource;
+        let resource = self.path.resource;
         let schema = Schema::served();
         let mut object = resource.type_id(schema).map_or_else(|| json!({}), |id| schema.zero(id));
         object["kind"] = Value::from(resource.kind);
@@ -398,12 +396,12 @@ impl Watcher {
                 self.write(&line).await?;
                 self.flush().await
             }
-            Err(refusal) => self.fail(&refusal).await,
+            Err(error) => self.fail(&error).await,
         }
     }
 }
 
-fn frame(kind: &str, id: TypeId, object: &Value) -> Result<Bytes, Refusal> {
+fn frame(kind: &str, id: TypeId, object: &Value) -> Result<Bytes, ApiError> {
     Ok(Bytes::from(protobuf::watch_event(kind, &read::enveloped(id, object)?)))
 }
 
@@ -411,11 +409,11 @@ fn json_line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
 
-/// Why the changes behind a revision cannot be told.
-fn refused(error: &ReadError, after: Revision) -> Refusal {
+/// Returns the error for events after a revision that cannot be read.
+fn refused(error: &ReadError, after: Revision) -> ApiError {
     match error {
         ReadError::Compacted { oldest } => {
-            Refusal::expired(format!("too old resource version: {after} ({oldest})"))
+            ApiError::expired(format!("too old resource version: {after} ({oldest})"))
         }
         error => read::read_failed(error),
     }

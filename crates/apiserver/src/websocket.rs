@@ -1,7 +1,7 @@
 //! A body sent as WebSocket messages (RFC 6455), for clients that read logs over a WebSocket.
 //!
-//! Main entry: [`reply`]. Messages go from the server to the client only. Of the client's frames
-//! pings are answered, a close ends the stream and everything else is discarded unread.
+//! Entry point: [`reply`]. Messages are sent by the server only. Pings of the client are answered,
+//! a close ends the stream, and all other frames are discarded.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,17 +19,17 @@ use tokio::io::{
 use tokio::sync::mpsc;
 
 use crate::reply::{Reply, TEXT};
-use crate::request::Call;
+use crate::request::Request;
 
 /// The value that RFC 6455 joins to a client's key before it is hashed.
 const ACCEPT_SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// The only version of the protocol there is.
+/// The only version of the protocol.
 const VERSION: &str = "13";
-/// The longest message. A client has to hold a whole message in memory.
+/// The maximum length of a message. A client has to hold a whole message in memory.
 const LONGEST: usize = 16 * 1024;
-/// How much may be on its way between the stream and the connection.
+/// The buffer between the stream and the connection.
 const BUFFER: usize = 64 * 1024;
-/// The status of a close frame after everything was sent.
+/// The status of a close frame after all bytes were sent.
 const NORMAL: [u8; 2] = 1000_u16.to_be_bytes();
 
 const TEXT_FRAME: u8 = 0x1;
@@ -40,12 +40,12 @@ const PONG: u8 = 0xA;
 /// The longest payload of a control frame.
 const LONGEST_CONTROL: usize = 125;
 
-/// How bytes become messages.
+/// The encoding of bytes as messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// Bytes as they are, for clients that name no protocol.
+    /// Raw bytes, for clients that name no protocol.
     Unnamed,
-    /// `binary.k8s.io`: bytes as they are.
+    /// `binary.k8s.io`: raw bytes.
     Binary,
     /// `base64.binary.k8s.io`: text in base64.
     Base64,
@@ -62,7 +62,7 @@ impl Protocol {
         }
     }
 
-    /// The first protocol of the client's list that is served.
+    /// Returns the first protocol of the client's list that is served.
     fn of(headers: &HeaderMap) -> Result<Protocol, String> {
         let asked = https::upgrade_headers(headers);
         let asked = asked.get(SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok());
@@ -89,23 +89,23 @@ pub(crate) fn is_asked(headers: &HeaderMap) -> bool {
     https::is_upgrade(headers) && upgrade.eq_ignore_ascii_case("websocket")
 }
 
-/// Switches to WebSocket and sends the body as messages, or refuses the handshake. `held` is dropped
-/// when the stream is over.
-pub(crate) fn reply(call: &Call, body: Body, held: impl std::any::Any + Send) -> Reply {
+/// Switches to WebSocket and sends the body as messages, or rejects the handshake. `held` is
+/// dropped when the stream ends.
+pub(crate) fn reply(request: &Request, body: Body, held: impl std::any::Any + Send) -> Reply {
     let refused = |status, why: &str| Reply::bytes(status, TEXT, why.to_owned());
-    if call.method != Method::GET {
+    if request.method != Method::GET {
         return refused(StatusCode::METHOD_NOT_ALLOWED, "bad method");
     }
-    let key = call.header(SEC_WEBSOCKET_KEY.as_str());
+    let key = request.header(SEC_WEBSOCKET_KEY.as_str());
     if key.is_empty() {
         return refused(StatusCode::BAD_REQUEST, "mismatch challenge/response");
     }
-    if call.header(SEC_WEBSOCKET_VERSION.as_str()) != VERSION {
+    if request.header(SEC_WEBSOCKET_VERSION.as_str()) != VERSION {
         let mut reply = refused(StatusCode::BAD_REQUEST, "missing or bad WebSocket Version");
         reply.headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static(VERSION));
         return reply;
     }
-    let protocol = match Protocol::of(&call.headers) {
+    let protocol = match Protocol::of(&request.headers) {
         Ok(protocol) => protocol,
         Err(why) => return refused(StatusCode::FORBIDDEN, &why),
     };
@@ -126,14 +126,14 @@ pub(crate) fn reply(call: &Call, body: Body, held: impl std::any::Any + Send) ->
     reply
 }
 
-/// The proof that the server understood the handshake.
+/// Returns the `Sec-WebSocket-Accept` value for a key.
 fn accept(key: &str) -> String {
     let text = format!("{key}{ACCEPT_SALT}");
     let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
     STANDARD.encode(hash.as_ref())
 }
 
-/// A frame of a server: whole and not masked.
+/// Returns a complete, unmasked frame.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(payload.len() + 10);
     bytes.push(0x80 | opcode);
@@ -156,7 +156,7 @@ async fn send(body: Body, protocol: Protocol, stream: DuplexStream) {
     let (reader, mut writer) = tokio::io::split(stream);
     let (sender, mut pings) = mpsc::channel(1);
     let listening = tokio::spawn(listen(reader, sender));
-    // A client that is gone has no use for an error.
+    // The client has gone away.
     let _ = messages(body, protocol, &mut writer, &mut pings).await;
     let _ = writer.shutdown().await;
     listening.abort();
@@ -219,7 +219,7 @@ enum Received {
     Other,
 }
 
-/// Reads one frame of a client. A payload that is not needed is discarded as it comes.
+/// Reads one frame of a client. Unused payloads are discarded as they arrive.
 async fn received(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Received> {
     let [first, second] = [from.read_u8().await?, from.read_u8().await?];
     let length = match second & 0x7F {
@@ -241,7 +241,7 @@ async fn received(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Receiv
             }
             Ok(Received::Ping(payload))
         }
-        // A ping that is too long breaks the protocol.
+        // An oversized ping violates the protocol.
         (PING, _) => Ok(Received::Close),
         _ => {
             let mut rest = from.take(length);
@@ -256,13 +256,13 @@ mod tests {
     use super::*;
     use crate::request::{Caller, Query};
 
-    fn call(protocols: &[&'static str]) -> Call {
+    fn request(protocols: &[&'static str]) -> Request {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "keep-alive, Upgrade"),
             ("upgrade", "WebSocket"),
             ("sec-websocket-version", VERSION),
-            // The key and the proof of RFC 6455, section 1.3.
+            // The key and the accept value of RFC 6455, section 1.3.
             ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
@@ -270,37 +270,37 @@ mod tests {
         for protocol in protocols {
             headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
         }
-        Call {
+        Request {
             method: Method::GET,
             path: String::new(),
             query: Query::default(),
             headers,
             body: Bytes::new(),
-            caller: Caller::Nobody,
+            caller: Caller::Anonymous,
             source: None,
         }
     }
 
     #[tokio::test]
     async fn a_handshake_is_answered_or_refused() {
-        let reply = |call: &Call| reply(call, Body::Whole(Bytes::new()), ());
-        let good = reply(&call(&["v9.k8s.io, base64.binary.k8s.io", "binary.k8s.io"]));
+        let reply = |request: &Request| reply(request, Body::Whole(Bytes::new()), ());
+        let good = reply(&request(&["v9.k8s.io, base64.binary.k8s.io", "binary.k8s.io"]));
         assert_eq!(good.status, StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(good.headers[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert_eq!(good.headers[SEC_WEBSOCKET_PROTOCOL], "base64.binary.k8s.io");
         assert!(good.tunnel.is_some());
-        let unnamed = reply(&call(&[]));
+        let unnamed = reply(&request(&[]));
         assert_eq!(unnamed.status, StatusCode::SWITCHING_PROTOCOLS);
         assert!(!unnamed.headers.contains_key(SEC_WEBSOCKET_PROTOCOL));
-        assert_eq!(reply(&call(&["v4.channel.k8s.io"])).status, StatusCode::FORBIDDEN);
+        assert_eq!(reply(&request(&["v4.channel.k8s.io"])).status, StatusCode::FORBIDDEN);
         for missing in [SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION] {
-            let mut call = call(&[]);
-            call.headers.remove(missing);
-            assert_eq!(reply(&call).status, StatusCode::BAD_REQUEST);
+            let mut request = request(&[]);
+            request.headers.remove(missing);
+            assert_eq!(reply(&request).status, StatusCode::BAD_REQUEST);
         }
-        let mut other = call(&[]);
+        let mut other = request(&[]);
         other.headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
-        assert!(is_asked(&call(&[]).headers) && !is_asked(&other.headers));
+        assert!(is_asked(&request(&[]).headers) && !is_asked(&other.headers));
     }
 
     #[tokio::test]
@@ -334,7 +334,7 @@ mod tests {
         let (sender, chunks) = mpsc::channel::<Bytes>(1);
         let (near, mut far) = tokio::io::duplex(BUFFER);
         tokio::spawn(send(Body::Stream(chunks), Protocol::Binary, near));
-        // A long text message, which is not read, and then a close.
+        // A long text message, which is discarded, and then a close.
         let mut frames = vec![0x80 | TEXT_FRAME, 0x80 | 126, 1, 0, 0, 0, 0, 0];
         frames.extend([b'x'; 256]);
         frames.extend([0x80 | CLOSE, 0x80, 0, 0, 0, 0]);

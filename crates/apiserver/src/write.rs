@@ -1,47 +1,46 @@
 //! Writing: create, update and the four kinds of patch.
 //!
-//! A new object: read, defaults, admission that changes it, what the server sets, validation,
-//! admission that refuses, field ownership, one transaction. An update runs the same steps against
-//! what is stored, and again if somebody was faster and the client did not name a version.
+//! A new object: decoding, defaults, field ownership, mutating admission, server-set fields,
+//! validation, validating admission, one transaction. An update runs the same steps against the
+//! stored object, and again after a conflict if the client named no version.
 
 use http::StatusCode;
 use objects::apply::{self, ApplyError, FieldManager};
 use objects::catalog::Resource;
 use objects::cursor::{Causes, Cursor};
 use objects::patch::{self, PatchKind};
-use objects::rules::{self, Part};
+use objects::rules::{self, Subresource};
 use objects::schema::{Schema, TypeId};
 use serde_json::{Value, json};
 use store::{Entry, Outcome, Transaction};
 
-use crate::accept::Wanted;
 use crate::admission;
 use crate::api::Api;
-use crate::incoming::{self, Expected, FieldValidation};
+use crate::decode::{self, Expected, FieldValidation};
+use crate::error::ApiError;
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::Call;
-use crate::route::Place;
-use crate::{random, stored};
+use crate::request::{Request, RequestContext};
+use crate::route::ResourcePath;
+use crate::{codec, random};
 
-/// How often an update starts over because somebody else was faster. Upstream gives up after five;
-/// each round here means that another writer got through.
+/// The maximum number of attempts of an update. Upstream gives up after five; each conflict here
+/// means that another write succeeded.
 const ATTEMPTS: usize = 64;
 
-/// How many names are tried for an object that wants one made.
+/// The maximum number of names generated for an object.
 const NAMES: usize = 8;
 
-/// What all writes have in common.
+/// The options of all writes.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) manager: String,
-    /// The node that writes, if one does.
+    /// The requesting node, if a node writes.
     pub(crate) node: Option<String>,
 }
 
-/// What a patch says beside what every write does.
+/// The kind of a patch, for its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PatchOptions {
     Apply,
@@ -49,125 +48,120 @@ enum PatchOptions {
 }
 
 impl WriteOptions {
-    pub(crate) fn of(call: &Call, options_kind: &str) -> Result<WriteOptions, Refusal> {
-        WriteOptions::checked(call, options_kind, Causes::default())
+    pub(crate) fn of(request: &Request, options_kind: &str) -> Result<WriteOptions, ApiError> {
+        WriteOptions::checked(request, options_kind, Causes::default())
     }
 
-    fn of_patch(call: &Call, patch: PatchOptions) -> Result<WriteOptions, Refusal> {
+    fn of_patch(request: &Request, patch: PatchOptions) -> Result<WriteOptions, ApiError> {
         let mut causes = Causes::default();
         match patch {
-            PatchOptions::Apply if call.query.text("fieldManager").is_empty() => {
+            PatchOptions::Apply if request.query.text("fieldManager").is_empty() => {
                 let message = "Required value: is required for apply patch".to_owned();
                 causes.add("FieldValueRequired", "fieldManager", message);
             }
-            PatchOptions::Other if call.query.get("force").is_some() => {
+            PatchOptions::Other if request.query.get("force").is_some() => {
                 let message = "Forbidden: may not be specified for non-apply patch".to_owned();
                 causes.add("FieldValueForbidden", "force", message);
             }
             _ => {}
         }
-        WriteOptions::checked(call, "PatchOptions", causes)
+        WriteOptions::checked(request, "PatchOptions", causes)
     }
 
     fn checked(
-        call: &Call,
+        request: &Request,
         options_kind: &str,
         mut causes: Causes,
-    ) -> Result<WriteOptions, Refusal> {
-        let given = Value::from(call.query.text("fieldManager"));
+    ) -> Result<WriteOptions, ApiError> {
+        let given = Value::from(request.query.text("fieldManager"));
         rules::meta::validate_manager(&Cursor::top(&given, "fieldManager"), &mut causes);
-        let dry_run: Vec<&str> = call.query.all("dryRun").collect();
+        let dry_run: Vec<&str> = request.query.all("dryRun").collect();
         if dry_run.iter().any(|value| *value != "All") {
             let shown = json!(dry_run);
             let message = format!("Unsupported value: {shown}: supported values: \"All\"");
             causes.add("FieldValueNotSupported", "dryRun", message);
         }
-        FieldValidation::check(call, &mut causes);
+        FieldValidation::check(request, &mut causes);
         if !causes.is_empty() {
-            return Err(Refusal::invalid_kind("meta.k8s.io", options_kind, "", &causes));
+            return Err(ApiError::invalid_kind("meta.k8s.io", options_kind, "", &causes));
         }
-        let manager = match call.query.text("fieldManager") {
-            // `kubectl/v1.32.0 (linux/amd64)` is called kubectl.
-            "" => FieldManager::name_of_agent(call.header("user-agent")),
+        let manager = match request.query.text("fieldManager") {
+            // `kubectl/v1.32.0 (linux/amd64)` becomes kubectl.
+            "" => FieldManager::name_of_agent(request.header("user-agent")),
             given => given.to_owned(),
         };
         let manager = if manager.is_empty() { "unknown".to_owned() } else { manager };
-        let node = call.user().node().map(str::to_owned);
+        let node = request.user().node().map(str::to_owned);
         Ok(WriteOptions { dry_run: !dry_run.is_empty(), manager, node })
     }
 }
 
-/// The answer to a write that the store could not take.
-pub(crate) fn commit_failed(error: &store::CommitError) -> Refusal {
+/// Returns the error for a failed commit.
+pub(crate) fn commit_failed(error: &store::CommitError) -> ApiError {
     match error {
-        store::CommitError::TooLarge { .. } => Refusal::too_large(error),
-        store::CommitError::Storage(cause) if cause.is_full() => Refusal::internal(format!(
+        store::CommitError::TooLarge { .. } => ApiError::too_large(error),
+        store::CommitError::Storage(cause) if cause.is_full() => ApiError::internal(format!(
             "{error}: {cause}: no space left on the disk; free space there; objects can still be \
              deleted"
         )),
-        store::CommitError::Storage(cause) => Refusal::internal(format!("{error}: {cause}")),
-        _ => Refusal::internal(error.to_string()),
+        store::CommitError::Storage(cause) => ApiError::internal(format!("{error}: {cause}")),
+        _ => ApiError::internal(error.to_string()),
     }
 }
 
-pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, Refusal> {
-    let missing = || Refusal::internal(format!("the schema has no type for {}", resource.kind));
+pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, ApiError> {
+    let missing = || ApiError::internal(format!("the schema has no type for {}", resource.kind));
     resource.type_id(Schema::served()).ok_or_else(missing)
 }
 
-pub(crate) async fn create(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    let options = WriteOptions::of(call, "CreateOptions")?;
-    let received = incoming::read(call, &Expected::of(place.resource)?)?;
+pub(crate) async fn create(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    let options = WriteOptions::of(request, "CreateOptions")?;
+    let received = decode::body(request, &Expected::of(path.resource)?)?;
     let object = received.object;
-    let version = place.resource.api_version();
+    let version = path.resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let mut warnings = received.warnings;
     let origin = Origin::Update(by);
-    let object = create_object(api, place, object, &options, origin, &mut warnings).await?;
-    let reply =
-        read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
+    let object = create_object(api, path, object, &options, origin, &mut warnings).await?;
+    let reply = read::object_reply(context, &object, StatusCode::CREATED)?;
     Ok(reply.with_warnings(warnings))
 }
 
-/// Creates an object and gives what was stored. Who is refused hears the warnings too.
+/// Creates an object and returns it as stored. An error includes the warnings.
 pub(crate) async fn create_object(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     object: Value,
     options: &WriteOptions,
     origin: Origin<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Value, Refusal> {
-    let made = make_object(api, place, object, options, origin, warnings).await;
-    made.map_err(|refusal| refusal.after(warnings))
+) -> Result<Value, ApiError> {
+    let made = try_create(api, path, object, options, origin, warnings).await;
+    made.map_err(|error| error.after(warnings))
 }
 
-async fn make_object(
+async fn try_create(
     api: &Api,
-    place: &Place,
+    path: &ResourcePath,
     mut object: Value,
     options: &WriteOptions,
     origin: Origin<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Value, Refusal> {
-    let resource = place.resource;
-    check_namespace(place, &mut object)?;
+) -> Result<Value, ApiError> {
+    let resource = path.resource;
+    check_namespace(path, &mut object)?;
     if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
         let message = "resourceVersion should not be set on objects to be created";
-        return Err(Refusal::bad_request(message));
+        return Err(ApiError::bad_request(message));
     }
-    warn_of_owners(&mut object, origin.seen_late(), warnings);
+    warn_of_owners(&mut object, origin.after_mutation(), warnings);
     let wants_name = object["metadata"]["name"].as_str().unwrap_or_default().is_empty();
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
     let setting = api.setting();
     if wants_name && generate.is_empty() && resource.plural == "limitranges" {
-        // The one kind that can do without a name of its own.
+        // The only kind that does not need a name.
         metadata_of(&mut object)?.insert("name".to_owned(), Value::from(random::uid()));
     }
     if let Origin::Update(by) = origin {
@@ -180,12 +174,12 @@ async fn make_object(
             setting.now,
         );
     }
-    admission::mutate_create(api, options.node.as_deref(), place, &mut object).await?;
+    admission::mutate_create(api, options.node.as_deref(), path, &mut object).await?;
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
     let generates = wants_name && !generate.is_empty();
-    // The rules may make other fields from the name, so each name starts from here.
+    // The rules may derive other fields from the name, so each name starts from this object.
     let nameless = generates.then(|| object.clone());
     let mut noticed = Vec::new();
     for attempt in 1.. {
@@ -202,7 +196,7 @@ async fn make_object(
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let causes = rules::validate_create(resource, &object, &setting);
         if !causes.is_empty() {
-            return Err(Refusal::invalid(resource, &name, &causes));
+            return Err(ApiError::invalid(resource, &name, &causes));
         }
         if attempt == 1 {
             warnings.append(&mut noticed);
@@ -211,18 +205,18 @@ async fn make_object(
         if resource.plural == "services" {
             crate::services::allocate(api, &mut object)?;
         }
-        let charge = admission::validate_create(api, place, &object, warnings).await?;
+        let charge = admission::validate_create(api, path, &object, warnings).await?;
         if options.dry_run {
-            let exists = api.store().get(&stored::key(resource, &place.namespace, &name));
+            let exists = api.store().get(&codec::key(resource, &path.namespace, &name));
             if exists.map_err(|error| read::read_failed(&error))?.is_some() {
-                return Err(Refusal::already_exists(place.resource, &name));
+                return Err(ApiError::already_exists(path.resource, &name));
             }
             return Ok(object);
         }
-        let key = stored::key(resource, &place.namespace, &name);
+        let key = codec::key(resource, &path.namespace, &name);
         let mut transaction = Transaction::new()
             .expect_absent(key.as_str())
-            .put(key.as_str(), stored::encode_within_limit(resource, &object)?);
+            .put(key.as_str(), codec::encode_within_limit(resource, &object)?);
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -233,29 +227,29 @@ async fn make_object(
                 if generates && attempt < NAMES {
                     continue;
                 }
-                return Err(exists(place.resource, &name, found.as_ref()));
+                return Err(exists(path.resource, &name, found.as_ref()));
             }
-            // A quota was written meanwhile: look at it again.
+            // A quota was written meanwhile: charge it again.
             Outcome::Conflict { .. } if attempt < ATTEMPTS => {}
-            Outcome::Conflict { .. } => return Err(Refusal::modified(place.resource, &name)),
+            Outcome::Conflict { .. } => return Err(ApiError::modified(path.resource, &name)),
         }
     }
-    Err(Refusal::internal("no attempt was made"))
+    Err(ApiError::internal("no attempt was made"))
 }
 
-/// The 409 for a name that is taken.
-fn exists(resource: &Resource, name: &str, found: Option<&Entry>) -> Refusal {
-    let mut refusal = Refusal::already_exists(resource, name);
+/// Returns the 409 for a name that is taken.
+fn exists(resource: &Resource, name: &str, found: Option<&Entry>) -> ApiError {
+    let mut error = ApiError::already_exists(resource, name);
     let going = found
         .and_then(|entry| read::load(resource, entry).ok())
         .is_some_and(|object| object["metadata"]["deletionTimestamp"].is_string());
     if going {
-        refusal.message = format!("object is being deleted: {}", refusal.message);
+        error.message = format!("object is being deleted: {}", error.message);
     }
-    refusal
+    error
 }
 
-/// A name made from the client's prefix, as long as names may be.
+/// Generates a name from the client's prefix, within the maximum length.
 fn generated(prefix: &str) -> String {
     const LONGEST: usize = 63 - 5;
     let mut end = prefix.len().min(LONGEST);
@@ -267,45 +261,46 @@ fn generated(prefix: &str) -> String {
 
 pub(crate) fn metadata_of(
     object: &mut Value,
-) -> Result<&mut serde_json::Map<String, Value>, Refusal> {
-    object["metadata"].as_object_mut().ok_or_else(|| Refusal::bad_request("metadata is missing"))
+) -> Result<&mut serde_json::Map<String, Value>, ApiError> {
+    object["metadata"].as_object_mut().ok_or_else(|| ApiError::bad_request("metadata is missing"))
 }
 
-/// The namespace of the path is the object's; what is in none has none, whatever it says.
-pub(crate) fn check_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
-    if !place.resource.namespaced {
+/// Sets the namespace of the path, and removes it from cluster-scoped objects. Rejects a different
+/// one.
+pub(crate) fn check_namespace(path: &ResourcePath, object: &mut Value) -> Result<(), ApiError> {
+    if !path.resource.namespaced {
         if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
             metadata.remove("namespace");
         }
         return Ok(());
     }
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    if !namespace.is_empty() && namespace != place.namespace {
+    if !namespace.is_empty() && namespace != path.namespace {
         let message =
             "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::bad_request(message));
+        return Err(ApiError::bad_request(message));
     }
-    object["metadata"]["namespace"] = Value::from(place.namespace.as_str());
+    object["metadata"]["namespace"] = Value::from(path.namespace.as_str());
     Ok(())
 }
 
-/// How an object came to be what it is, for the record of who owns which field.
+/// The origin of an object, for its managed fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
-    /// Written by a manager: what changed is the manager's.
+    /// Written by a manager, which owns the changed fields.
     Update(FieldManager<'a>),
-    /// Merged by server-side apply, which kept the record itself.
+    /// Merged by server-side apply, which has updated the managed fields itself.
     Applied,
 }
 
 impl Origin<'_> {
-    /// Whether what a client wrote is looked at only after admission, as with patches.
-    fn seen_late(&self) -> bool {
+    /// Returns true if warnings refer to the object after mutating admission, as for patches.
+    fn after_mutation(&self) -> bool {
         matches!(self, Origin::Applied)
     }
 }
 
-/// Drops owners that are named twice, and says so.
+/// Removes duplicate owner references, with a warning.
 fn warn_of_owners(object: &mut Value, late: bool, warnings: &mut Vec<String>) {
     let gone = rules::meta::distinct_owners(object);
     if !gone.is_empty() {
@@ -319,247 +314,238 @@ fn warn_of_owners(object: &mut Value, late: bool, warnings: &mut Vec<String>) {
     }
 }
 
-/// The part of the object that a subresource writes.
-pub(crate) fn part_of(place: &Place) -> Part {
-    match place.subresource.map(|subresource| subresource.name) {
-        Some("status") => Part::Status,
-        Some("resize") => Part::Resize,
-        Some("ephemeralcontainers") => Part::EphemeralContainers,
-        Some("finalize") => Part::Finalize,
-        _ => Part::Main,
+/// Returns the subresource that a path writes to.
+pub(crate) fn subresource_of(path: &ResourcePath) -> Subresource {
+    match path.subresource.map(|subresource| subresource.name) {
+        Some("status") => Subresource::Status,
+        Some("resize") => Subresource::Resize,
+        Some("ephemeralcontainers") => Subresource::EphemeralContainers,
+        Some("finalize") => Subresource::Finalize,
+        _ => Subresource::Main,
     }
 }
 
-pub(crate) async fn update(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    if place.subresource.is_some_and(|subresource| subresource.name == "scale") {
-        let options = WriteOptions::of(call, "UpdateOptions")?;
-        return crate::parts::update_scale(api, call, place, wanted, &options).await;
+pub(crate) async fn update(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    if path.subresource.is_some_and(|subresource| subresource.name == "scale") {
+        let options = WriteOptions::of(request, "UpdateOptions")?;
+        return crate::subresources::update_scale(context, &options).await;
     }
-    let options = WriteOptions::of(call, "UpdateOptions")?;
-    let received = incoming::read(call, &Expected::of(place.resource)?)?;
+    let options = WriteOptions::of(request, "UpdateOptions")?;
+    let received = decode::body(request, &Expected::of(path.resource)?)?;
     let mut object = received.object;
-    check_namespace(place, &mut object)?;
-    check_name(place, &object)?;
-    let version = place.resource.api_version();
+    check_namespace(path, &mut object)?;
+    check_name(path, &object)?;
+    let version = path.resource.api_version();
     let by = FieldManager {
         name: &options.manager,
-        subresource: part_name(place),
+        subresource: subresource_name(path),
         api_version: &version,
     };
-    let key = stored::key(place.resource, &place.namespace, &place.name);
-    let creates = place.subresource.is_none() && creates_on_update(place.resource);
+    let key = codec::key(path.resource, &path.namespace, &path.name);
+    let creates = path.subresource.is_none() && creates_on_update(path.resource);
     let exists = api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_some();
     if !exists {
-        // What is not there would be new, and where nothing new can be is told first.
-        admission::check_namespace(api, place, &object)?;
+        // The object would be new, so a missing namespace is reported first.
+        admission::check_namespace(api, path, &object)?;
     }
     if creates && !exists {
-        // Who names a uid means an object that was there; which version it had is not asked.
-        check_uid(place, &Value::Null, &object)?;
+        // A uid refers to an existing object; a version is ignored.
+        check_uid(path, &Value::Null, &object)?;
         metadata_of(&mut object)?.remove("resourceVersion");
         let mut warnings = received.warnings;
         let origin = Origin::Update(by);
-        let object = create_object(api, place, object, &options, origin, &mut warnings).await?;
-        let reply =
-            read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
+        let object = create_object(api, path, object, &options, origin, &mut warnings).await?;
+        let reply = read::object_reply(context, &object, StatusCode::CREATED)?;
         return Ok(reply.with_warnings(warnings));
     }
     let mut change = |_: &Value| Ok(object.clone());
     let origin = Origin::Update(by);
-    let written = write_over(api, call, place, &options, origin, &mut change).await;
-    let written = written.map_err(|refusal| refusal.after(&received.warnings))?;
-    finish(api, call, place, wanted, written, received.warnings)
+    let written = guaranteed_update(context, &options, origin, &mut change).await;
+    let written = written.map_err(|error| error.after(&received.warnings))?;
+    finish(context, written, received.warnings)
 }
 
-pub(crate) fn part_name(place: &Place) -> &'static str {
-    place.subresource.map_or("", |subresource| subresource.name)
+pub(crate) fn subresource_name(path: &ResourcePath) -> &'static str {
+    path.subresource.map_or("", |subresource| subresource.name)
 }
 
 fn finish(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
+    context: RequestContext<'_>,
     written: Written,
     mut warnings: Vec<String>,
-) -> Result<Reply, Refusal> {
+) -> Result<Reply, ApiError> {
     warnings.extend(written.warnings);
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     let object = &written.object;
-    let reply = read::object_reply(api, place.resource, object, status, wanted, call)?;
+    let reply = read::object_reply(context, object, status)?;
     Ok(reply.with_warnings(warnings))
 }
 
-/// Kinds that an update may bring into being.
+/// Returns true for kinds that an update may create.
 fn creates_on_update(resource: &Resource) -> bool {
     matches!(resource.plural, "leases" | "events" | "services" | "limitranges")
 }
 
-/// Kinds that are updated only by clients that name the version they read.
+/// Returns true for kinds whose updates must name a resource version.
 fn needs_version(resource: &Resource) -> bool {
     matches!(resource.plural, "leases" | "runtimeclasses" | "poddisruptionbudgets")
 }
 
-pub(crate) fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
+pub(crate) fn check_name(path: &ResourcePath, object: &Value) -> Result<(), ApiError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     if name.is_empty() {
-        return Err(Refusal::bad_request(format!(
+        return Err(ApiError::bad_request(format!(
             "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            place.name
+            path.name
         )));
     }
-    if name != place.name {
-        return Err(Refusal::bad_request(format!(
+    if name != path.name {
+        return Err(ApiError::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
-            place.name
+            path.name
         )));
     }
     Ok(())
 }
 
-/// A patched object is still the one of the path.
-pub(crate) fn check_request(place: &Place, object: &Value) -> Result<(), Refusal> {
-    check_name(place, object)?;
+/// Checks that a patched object still has the name and namespace of the path.
+pub(crate) fn check_request(path: &ResourcePath, object: &Value) -> Result<(), ApiError> {
+    check_name(path, object)?;
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    if place.resource.namespaced && !namespace.is_empty() && namespace != place.namespace {
-        return Err(Refusal::bad_request(format!(
+    if path.resource.namespaced && !namespace.is_empty() && namespace != path.namespace {
+        return Err(ApiError::bad_request(format!(
             "the namespace of the object ({namespace}) does not match the namespace on the request \
              ({})",
-            place.namespace
+            path.namespace
         )));
     }
     Ok(())
 }
 
-/// What an update left behind.
+/// The result of an update.
 pub(crate) struct Written {
     pub(crate) object: Value,
     pub(crate) warnings: Vec<String>,
     pub(crate) created: bool,
 }
 
-/// How an update makes the new object from the stored one.
-pub(crate) type Change<'a> = dyn FnMut(&Value) -> Result<Value, Refusal> + Send + 'a;
+/// Makes the new object from the stored one.
+pub(crate) type Change<'a> = dyn FnMut(&Value) -> Result<Value, ApiError> + Send + 'a;
 
-/// Reads, changes and writes an object, again if somebody else was faster.
-pub(crate) async fn write_over(
-    api: &Api,
-    call: &Call,
-    place: &Place,
+/// Reads, changes and writes an object, again after a conflict.
+pub(crate) async fn guaranteed_update(
+    context: RequestContext<'_>,
     options: &WriteOptions,
     origin: Origin<'_>,
     change: &mut Change<'_>,
-) -> Result<Written, Refusal> {
-    let resource = place.resource;
+) -> Result<Written, ApiError> {
+    let RequestContext { api, path, .. } = context;
+    let resource = path.resource;
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let entry = read::find(api, place)?;
+        let entry = read::find(api, path)?;
         let old = read::load(resource, &entry)?;
         let new = change(&old)?;
         let named = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        // A patch is of whatever is stored and has its version, unless it names one itself; so only
-        // who means a certain version is refused here when somebody else was faster.
+        // A patch has the stored version unless it names another one. So only a client that names a
+        // version gets a conflict here.
         if !matches!(named, "" | "0") && named != entry.modified.to_string() {
-            return Err(Refusal::modified(place.resource, &place.name));
+            return Err(ApiError::modified(path.resource, &path.name));
         }
-        let step = one_update(api, call, place, options, origin, &entry, &old, new).await?;
+        let step = try_update(context, options, origin, &entry, &old, new).await?;
         match step {
             Some(written) => return Ok(written),
             None if attempt >= ATTEMPTS => {
-                return Err(Refusal::modified(place.resource, &place.name));
+                return Err(ApiError::modified(path.resource, &path.name));
             }
             None => {}
         }
     }
 }
 
-/// One attempt; `None` if somebody else was faster.
-#[allow(clippy::too_many_arguments, reason = "the state of one attempt, used in one place")]
-async fn one_update(
-    api: &Api,
-    call: &Call,
-    place: &Place,
+/// Makes one attempt; `None` after a conflict.
+async fn try_update(
+    context: RequestContext<'_>,
     options: &WriteOptions,
     origin: Origin<'_>,
     entry: &Entry,
     old: &Value,
     mut new: Value,
-) -> Result<Option<Written>, Refusal> {
-    let resource = place.resource;
+) -> Result<Option<Written>, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    let resource = path.resource;
     let setting = api.setting();
-    let part = part_of(place);
-    check_uid(place, old, &new)?;
+    let subresource = subresource_of(path);
+    check_uid(path, old, &new)?;
     let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     if matches!(version, "" | "0") && needs_version(resource) {
         let mut causes = Causes::default();
         let top = Cursor::top(&new, "");
         let at = top.field("metadata");
         let at = at.field("resourceVersion");
-        // A version that is not there is read as the number zero, and the resource is named where
-        // other refusals of this kind name the kind.
+        // A missing version is reported as the number zero, and with the resource in place of the
+        // kind.
         causes.invalid_as(&at, 0_i64, "must be specified for an update");
-        return Err(Refusal::invalid_kind(resource.group, resource.plural, &place.name, &causes));
+        return Err(ApiError::invalid_kind(resource.group, resource.plural, &path.name, &causes));
     }
-    check_namespace(place, &mut new)?;
+    check_namespace(path, &mut new)?;
     let mut warnings = Vec::new();
-    let late = call.method == http::Method::PATCH;
+    let late = request.method == http::Method::PATCH;
     warn_of_owners(&mut new, late, &mut warnings);
-    // An update without a version is of whatever is stored.
+    // An update without a version applies to the stored object.
     new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     rules::set_defaults(resource, &mut new);
     if let Origin::Update(by) = origin {
         let id = type_id(resource)?;
         apply::track_update(Schema::served(), id, Some(old), &mut new, &by, setting.now);
     }
-    // A binding was checked as one; what it does to the pod no update may.
-    if part_name(place) != "binding" {
-        admission::mutate_update(api, call, place, old, &mut new)?;
-        rules::prepare_update(resource, &mut new, old, part, &setting);
-        if resource.plural == "services" && part == Part::Main {
+    // A binding has its own checks, and changes fields that no update may.
+    if subresource_name(path) != "binding" {
+        admission::mutate_update(api, request, path, old, &mut new)?;
+        rules::prepare_update(resource, &mut new, old, subresource, &setting);
+        if resource.plural == "services" && subresource == Subresource::Main {
             crate::services::prepare_health(api, &mut new)?;
         }
-        let mut causes = rules::validate_update(resource, &new, old, part, &setting);
-        if resource.plural == "pods" && matches!(part, Part::Main | Part::Resize) {
+        let mut causes = rules::validate_update(resource, &new, old, subresource, &setting);
+        if resource.plural == "pods"
+            && matches!(subresource, Subresource::Main | Subresource::Resize)
+        {
             causes.append(admission::class_changes(api, old, &new)?);
         }
         if !causes.is_empty() {
-            let refusal = Refusal::invalid(place.resource, &place.name, &causes);
-            return Err(refusal.after(&warnings));
+            let error = ApiError::invalid(path.resource, &path.name, &causes);
+            return Err(error.after(&warnings));
         }
-        // A status is written by those who do not write what it is the status of.
-        if resource.plural == "pods" || part == Part::Main {
+        // Writers of a status are not responsible for the spec, so they get no warnings about it.
+        if resource.plural == "pods" || subresource == Subresource::Main {
             warnings.extend(rules::warnings(resource, &new, Some(old)));
         }
-        if resource.plural == "pods" && part == Part::Status {
+        if resource.plural == "pods" && subresource == Subresource::Status {
             warnings.extend(rules::pod::status_warnings(&new));
         }
     }
-    if resource.plural == "services" && part == Part::Main {
-        crate::services::allocate(api, &mut new).map_err(|refusal| refusal.after(&warnings))?;
+    if resource.plural == "services" && subresource == Subresource::Main {
+        crate::services::allocate(api, &mut new).map_err(|error| error.after(&warnings))?;
     }
-    let charged = admission::validate_update(api, place, old, &new, &mut warnings).await;
-    let charge = charged.map_err(|refusal| refusal.after(&warnings))?;
+    let charged = admission::validate_update(api, path, old, &new, &mut warnings).await;
+    let charge = charged.map_err(|error| error.after(&warnings))?;
     let unchanged = apply::keep_times(old, &mut new);
     let object = new;
     if options.dry_run || unchanged {
         return Ok(Some(Written { object, warnings, created: false }));
     }
-    let key = stored::key(resource, &place.namespace, &place.name);
+    let key = codec::key(resource, &path.namespace, &path.name);
     let ends = crate::delete::ends_here(resource, &object);
     let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
     let transaction = match ends {
         true => transaction.delete(key.as_str()),
-        false => transaction.put(key.as_str(), stored::encode_within_limit(resource, &object)?),
+        false => transaction.put(key.as_str(), codec::encode_within_limit(resource, &object)?),
     };
     let mut transaction = charge.add_to(transaction);
     if object["metadata"]["deletionTimestamp"].is_string() {
-        // Statuses and finalizers of an object that goes have to be written before it is gone.
+        // Statuses and finalizers of a terminating object must be writable on a full disk.
         transaction = transaction.with_reserve();
     }
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
@@ -574,20 +560,20 @@ async fn one_update(
     }
 }
 
-/// A client that names a uid means that very object.
-fn check_uid(place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
+/// Checks that the uid in an update, if there is one, is that of the stored object.
+fn check_uid(path: &ResourcePath, old: &Value, new: &Value) -> Result<(), ApiError> {
     let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);
     let is_patch = given == stored || given.as_str().unwrap_or_default().is_empty();
     if is_patch {
         return Ok(());
     }
-    // A patch that changes the uid is told so by validation; see `patch`.
-    let why = uid_mismatch(place, given.as_str().unwrap_or_default(), stored);
-    Err(Refusal::conflict(place.resource, &place.name, &why))
+    // For patches, validation reports a changed uid; see `patch`.
+    let why = uid_mismatch(path, given.as_str().unwrap_or_default(), stored);
+    Err(ApiError::conflict(path.resource, &path.name, &why))
 }
 
-fn uid_mismatch(place: &Place, given: &str, stored_uid: &Value) -> String {
-    let key = stored::key(place.resource, &place.namespace, &place.name);
+fn uid_mismatch(path: &ResourcePath, given: &str, stored_uid: &Value) -> String {
+    let key = codec::key(path.resource, &path.namespace, &path.name);
     let stored_uid = stored_uid.as_str().unwrap_or_default();
     format!(
         "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, \
@@ -596,55 +582,51 @@ fn uid_mismatch(place: &Place, given: &str, stored_uid: &Value) -> String {
     )
 }
 
-pub(crate) async fn patch(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    let media = call.header("content-type").split(';').next().unwrap_or_default().trim();
+pub(crate) async fn patch(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { request, path, .. } = context;
+    let media = request.header("content-type").split(';').next().unwrap_or_default().trim();
     if media == "application/apply-patch+yaml" {
-        let options = WriteOptions::of_patch(call, PatchOptions::Apply)?;
-        if part_name(place) == "scale" {
-            return crate::parts::apply_scale(api, call, place, wanted, &options).await;
+        let options = WriteOptions::of_patch(request, PatchOptions::Apply)?;
+        if subresource_name(path) == "scale" {
+            return crate::subresources::apply_scale(context, &options).await;
         }
-        return apply_patch(api, call, place, wanted, &options).await;
+        return apply_patch(context, &options).await;
     }
     let Some(kind) = PatchKind::of_content_type(media) else {
-        return Err(Refusal::unsupported_media_type("415: Unsupported Media Type"));
+        return Err(ApiError::unsupported_media_type("415: Unsupported Media Type"));
     };
-    let options = WriteOptions::of_patch(call, PatchOptions::Other)?;
-    let validation = FieldValidation::of(call)?;
-    if place.subresource.is_some_and(|subresource| subresource.name == "scale") {
-        return crate::parts::patch_scale(api, call, place, wanted, kind, &options).await;
+    let options = WriteOptions::of_patch(request, PatchOptions::Other)?;
+    let validation = FieldValidation::of(request)?;
+    if path.subresource.is_some_and(|subresource| subresource.name == "scale") {
+        return crate::subresources::patch_scale(context, kind, &options).await;
     }
     let mut warnings = Vec::new();
-    let version = place.resource.api_version();
+    let version = path.resource.api_version();
     let by = FieldManager {
         name: &options.manager,
-        subresource: part_name(place),
+        subresource: subresource_name(path),
         api_version: &version,
     };
     let mut change = |old: &Value| {
-        let (patched, strict) = patched(place.resource, kind, old, &call.body, validation)?;
+        let (patched, strict) = patched(path.resource, kind, old, &request.body, validation)?;
         warnings = strict;
-        check_patched_identity(place, old, &patched)?;
+        check_patched_identity(path, old, &patched)?;
         Ok(patched)
     };
     let origin = Origin::Update(by);
-    let written = write_over(api, call, place, &options, origin, &mut change).await;
-    let written = written.map_err(|refusal| refusal.after(&warnings))?;
-    finish(api, call, place, wanted, written, warnings)
+    let written = guaranteed_update(context, &options, origin, &mut change).await;
+    let written = written.map_err(|error| error.after(&warnings))?;
+    finish(context, written, warnings)
 }
 
-/// The patched object in canonical form, and what a client should hear of its patch.
+/// Returns the patched object in canonical form, and the warnings for the client.
 pub(crate) fn patched(
     resource: &Resource,
     kind: PatchKind,
     old: &Value,
     body: &[u8],
     validation: FieldValidation,
-) -> Result<(Value, Vec<String>), Refusal> {
+) -> Result<(Value, Vec<String>), ApiError> {
     let id = type_id(resource)?;
     patched_type(id, kind, old, body, validation)
 }
@@ -655,7 +637,7 @@ pub(crate) fn patched_type(
     old: &Value,
     body: &[u8],
     validation: FieldValidation,
-) -> Result<(Value, Vec<String>), Refusal> {
+) -> Result<(Value, Vec<String>), ApiError> {
     let schema = Schema::served();
     let outcome = match kind {
         PatchKind::Json => patch::json(old.clone(), body),
@@ -669,12 +651,12 @@ pub(crate) fn patched_type(
         let shown = patch::invalid_value(kind, schema, id, old, body, &outcome.value);
         let shown = objects::cursor::go_quoted(&shown);
         causes.add("FieldValueInvalid", "patch", format!("Invalid value: {shown}: {detail}"));
-        Refusal::invalid_kind("", "", "", &causes)
+        ApiError::invalid_kind("", "", "", &causes)
     };
     let decoded = decoded.map_err(|error| invalid(&error.to_string()))?;
-    // A strategic patch is of a type that is known; the others make a text that is read anew.
+    // A strategic patch is typed; the others produce text that is decoded again.
     if matches!(kind, PatchKind::Json | PatchKind::Merge)
-        && let Some(why) = incoming::other_kind(old, &outcome.value)
+        && let Some(why) = decode::other_kind(old, &outcome.value)
     {
         return Err(invalid(&why));
     }
@@ -694,67 +676,65 @@ pub(crate) fn patched_type(
     Ok((value, strict))
 }
 
-fn patch_failed(error: &patch::PatchError) -> Refusal {
+fn patch_failed(error: &patch::PatchError) -> ApiError {
     let code = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    let refusal = Refusal::new(code, error.reason(), error.to_string());
+    let error = ApiError::new(code, error.reason(), error.to_string());
     match code {
-        StatusCode::UNPROCESSABLE_ENTITY => refusal.with_details(json!({})),
-        _ => refusal,
+        StatusCode::UNPROCESSABLE_ENTITY => error.with_details(json!({})),
+        _ => error,
     }
 }
 
-/// A patch changes neither name nor namespace nor uid.
-fn check_patched_identity(place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
-    check_request(place, new)?;
+/// Checks that a patch does not change name, namespace or uid.
+fn check_patched_identity(path: &ResourcePath, old: &Value, new: &Value) -> Result<(), ApiError> {
+    check_request(path, new)?;
     let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);
     if given != stored && !given.is_null() {
         let mut causes = Causes::default();
         let top = Cursor::top(new, "");
         let metadata = top.field("metadata");
         causes.invalid(&metadata.field("uid"), "field is immutable");
-        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+        return Err(ApiError::invalid(path.resource, &path.name, &causes));
     }
     Ok(())
 }
 
 /// Server-side apply.
 async fn apply_patch(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
+    context: RequestContext<'_>,
     options: &WriteOptions,
-) -> Result<Reply, Refusal> {
-    let resource = place.resource;
+) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    let resource = path.resource;
     let schema = Schema::served();
     let id = type_id(resource)?;
-    let force = call.query.flag("force");
-    let received = crate::applied::read(call, place)?;
+    let force = request.query.flag("force");
+    let received = crate::apply_body::read(request, path)?;
     let applied = received.object;
-    let version = place.resource.api_version();
+    let version = path.resource.api_version();
     let by = FieldManager {
         name: &options.manager,
-        subresource: part_name(place),
+        subresource: subresource_name(path),
         api_version: &version,
     };
-    let key = stored::key(resource, &place.namespace, &place.name);
+    let key = codec::key(resource, &path.namespace, &path.name);
     let now = api.now();
     let merge = |live: Option<&Value>| {
         let merged = apply::apply(schema, id, live, &applied, &by, force, now)
             .map_err(|error| apply_failed(&error))?;
         let decoded = schema
             .decode_value(id, merged)
-            .map_err(|error| Refusal::bad_request(error.to_string()))?;
+            .map_err(|error| ApiError::bad_request(error.to_string()))?;
         let mut merged = decoded.value;
         merged["kind"] = Value::from(resource.kind);
         merged["apiVersion"] = Value::from(resource.api_version());
-        check_request(place, &merged)?;
+        check_request(path, &merged)?;
         Ok(merged)
     };
     let exists = api.store().get(&key).map_err(|error| read::read_failed(&error))?.is_some();
     if !exists {
-        if place.subresource.is_some() {
-            return Err(Refusal::not_found(place.resource, &place.name));
+        if path.subresource.is_some() {
+            return Err(ApiError::not_found(path.resource, &path.name));
         }
         let mut merged = merge(None)?;
         let metadata = metadata_of(&mut merged)?;
@@ -764,25 +744,25 @@ async fn apply_patch(
                 "uid mismatch: the provided object specified uid {uid}, and no existing object was \
                  found"
             );
-            return Err(Refusal::conflict(place.resource, &place.name, &why));
+            return Err(ApiError::conflict(path.resource, &path.name, &why));
         }
         metadata.remove("resourceVersion");
         let mut warnings = received.warnings;
         let object =
-            create_object(api, place, merged, options, Origin::Applied, &mut warnings).await?;
+            create_object(api, path, merged, options, Origin::Applied, &mut warnings).await?;
         let created = Written { object, warnings: Vec::new(), created: true };
-        return finish(api, call, place, wanted, created, warnings);
+        return finish(context, created, warnings);
     }
     let mut change = |old: &Value| merge(Some(old));
-    let written = write_over(api, call, place, options, Origin::Applied, &mut change).await;
-    let written = written.map_err(|refusal| refusal.after(&received.warnings))?;
-    finish(api, call, place, wanted, written, received.warnings)
+    let written = guaranteed_update(context, options, Origin::Applied, &mut change).await;
+    let written = written.map_err(|error| error.after(&received.warnings))?;
+    finish(context, written, received.warnings)
 }
 
-pub(crate) fn apply_failed(error: &ApplyError) -> Refusal {
+pub(crate) fn apply_failed(error: &ApplyError) -> ApiError {
     match error {
         ApplyError::Conflicts(conflicts) => {
-            let refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", error.to_string());
+            let error = ApiError::new(StatusCode::CONFLICT, "Conflict", error.to_string());
             let causes: Vec<Value> = conflicts
                 .iter()
                 .map(|conflict| {
@@ -793,8 +773,8 @@ pub(crate) fn apply_failed(error: &ApplyError) -> Refusal {
                     })
                 })
                 .collect();
-            refusal.caused_by(Value::from(causes))
+            error.caused_by(Value::from(causes))
         }
-        other => Refusal::bad_request(other.to_string()),
+        other => ApiError::bad_request(other.to_string()),
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A value as a YAML document.
+/// Renders a value as a YAML document.
 #[must_use]
 pub(crate) fn render(value: &Value) -> String {
     let mut text = String::new();
@@ -15,7 +15,7 @@ pub(crate) fn render(value: &Value) -> String {
     text
 }
 
-/// Writes a value where a line has begun. `inline` is set behind `- `, where the first key of a map
+/// Writes a value at the start of a line. `inline` is set after `- `, where the first key of a map
 /// stays on the line.
 fn block(text: &mut String, value: &Value, indent: usize, inline: bool) {
     match value {
@@ -53,7 +53,7 @@ fn nested(text: &mut String, value: &Value, indent: usize) {
             text.push('\n');
             block(text, value, indent + 2, false);
         }
-        // Lists stand at their key's indent, as everybody writes Kubernetes objects.
+        // Lists have their key's indent, as is usual for Kubernetes objects.
         Value::Array(items) if !items.is_empty() => {
             text.push('\n');
             block(text, value, indent, false);
@@ -79,7 +79,7 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// A text as a YAML scalar: bare where it can only be read as that text, quoted otherwise.
+/// Returns a YAML scalar: bare if it is unambiguous, quoted otherwise.
 fn scalar(word: &str) -> String {
     let bare = !word.is_empty()
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./@".contains(&b))
@@ -91,7 +91,7 @@ fn scalar(word: &str) -> String {
     if bare {
         return word.to_owned();
     }
-    // JSON's quoting is YAML's.
+    // JSON quoting is valid YAML.
     let mut quoted = String::with_capacity(word.len() + 2);
     let _ = write!(quoted, "{}", Value::from(word));
     quoted
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back_the_same() {
+    fn rendered_yaml_parses_to_the_same_value() {
         let value = json!({
             "kind": "Pod", "n": 1, "b": true, "none": null, "empty": {}, "list": [],
             "text": "a: b\n- c", "yes": "yes", "num": "12", "": "x",

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use client::kind::PODS;
-use client::{Change, Client, DeleteOptions, Kubeconfig, Patience, Reflector, Remote, Scope};
+use client::{Change, Client, DeleteOptions, Kubeconfig, Reflector, Remote, Scope, Timeouts};
 use cri::v1;
 use prost_reflect::prost::Message as _;
 use rig::Containerd;
@@ -281,7 +281,7 @@ impl Node {
         assert!(first.starts_with("Berth is up"), "{first}");
         let up_after = started.elapsed();
         let kubeconfig = Kubeconfig::read(&dir.join("data/kubeconfig")).unwrap();
-        let remote = Remote::new(kubeconfig, "bench", Patience::default()).unwrap();
+        let remote = Remote::new(kubeconfig, "bench", Timeouts::default()).unwrap();
         let api = Client::new(Arc::new(remote), "bench");
         let (tell, seen) = watch::channel(Seen::new());
         let read = |raw: &serde_json::value::RawValue| serde_json::from_str::<Value>(raw.get());
@@ -364,7 +364,7 @@ fn take(seen: &mut Seen, change: Change<Value>) {
         Change::Removed { key, .. } => {
             seen.remove(key.name());
         }
-        Change::UpTo { .. } => {}
+        Change::Bookmark { .. } => {}
     }
 }
 

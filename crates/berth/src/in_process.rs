@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use apiserver::{Api, Body as ReplyBody, Call, Caller, Query, User};
+use apiserver::{Api, Body as ReplyBody, Caller, Query, User};
 use client::{Body, BoxFuture, Request, Response, Transport, TransportError};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 
@@ -37,7 +37,7 @@ impl Transport for InProcess {
         if !request.content_type.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(request.content_type));
         }
-        let call = Call {
+        let request = apiserver::Request {
             method: request.method,
             path: request.path,
             query: Query::of(request.query),
@@ -47,7 +47,7 @@ impl Transport for InProcess {
             source: None,
         };
         Box::pin(async move {
-            let reply = self.api.handle(call).await;
+            let reply = self.api.handle(request).await;
             let retry_after = reply.headers.get(RETRY_AFTER);
             Ok(Response {
                 status: reply.status.as_u16(),

@@ -214,7 +214,6 @@ impl Server {
     /// Serves until told to stop; then everything acknowledged is on disk.
     pub async fn serve(self, mut stop: watch::Receiver<bool>) {
         let compacting = tokio::spawn(upkeep::forget_history(self.store.clone()));
-        let reporting = tokio::spawn(upkeep::report_space(self.store.clone()));
         let renewing = tokio::spawn(self.certificates.keep_current());
         self.listener.serve(self.api, stop.clone()).await;
         // The listener ends only when told to.
@@ -222,7 +221,6 @@ impl Server {
         self.loops.stop().await;
         compacting.abort();
         renewing.abort();
-        reporting.abort();
         let store = self.store;
         // Joining the store's threads may take as long as its last write.
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
@@ -243,7 +241,7 @@ fn start_loops(
     options.root_ca = Some(certificates.bundle());
     let loops = controllers::run(&client, options)?;
     let counters = Arc::clone(loops.counters());
-    api.also_measure(Box::new(move || {
+    api.register_metrics(Box::new(move || {
         render_readings(&counters.readings()) + &upkeep::render_metrics(&store)
     }));
     Ok(loops)

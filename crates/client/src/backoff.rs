@@ -1,9 +1,9 @@
-//! How long to wait before trying again: [`backoff`]. Does not wait itself.
+//! Exponential back-off with jitter: [`backoff`]. Does not sleep.
 
 use std::hash::{Hash as _, Hasher as _};
 
-/// How long to wait after a number of failures: doubling from `first` to `longest`, and up to a fifth
-/// more, which differs by key so that what failed together does not come back together.
+/// Returns the wait after a number of failures: doubling from `first` to `longest`, plus up to a
+/// fifth. The jitter differs by key, so that simultaneous failures are not retried together.
 #[must_use]
 pub fn backoff(key: &str, failures: u32, first: i64, longest: i64) -> i64 {
     let doublings = failures.saturating_sub(1).min(30);

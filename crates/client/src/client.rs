@@ -1,8 +1,8 @@
-//! A small client of the Kubernetes API: [`Client`] over a [`Transport`].
+//! A small Kubernetes API client: [`Client`] over a [`Transport`].
 //!
-//! A transport carries one request and brings one answer; in one process it calls the API server as
-//! a function, towards another cluster it speaks HTTPS. The client knows paths, options, pages and
-//! errors. It does not retry and keeps nothing: loops do the one, [`crate::informer`] the other.
+//! A transport carries one request and returns one response: within a process it calls the API
+//! server as a function, otherwise it uses HTTPS. The client knows paths, options, pages and
+//! errors. It neither retries nor caches: callers retry, [`crate::informer`] caches.
 
 use std::fmt;
 use std::future::Future;
@@ -22,11 +22,11 @@ use crate::kind::Kind;
 
 mod watch;
 
-pub use watch::{Lines, Notice, Watch};
+pub use watch::{Lines, Watch, WatchEvent};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// How many objects a page of a list has. Upstream's figure.
+/// The page size of lists. Upstream's value.
 const PAGE: usize = 500;
 
 /// Carries requests to an API server.
@@ -34,30 +34,30 @@ pub trait Transport: Send + Sync + fmt::Debug {
     fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>>;
 }
 
-/// What is asked of an API server.
+/// A request to an API server.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub method: Method,
     pub path: String,
     /// Parameters, not escaped.
     pub query: Vec<(String, String)>,
-    /// Of the body; empty if there is none.
+    /// The media type of the body; empty if there is none.
     pub content_type: &'static str,
     pub accept: &'static str,
     pub body: Bytes,
-    /// Whether the answer is wanted as it comes and not when all of it is there.
+    /// True if the body of the response is to be streamed.
     pub streamed: bool,
 }
 
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
-    /// When to come back, in seconds.
+    /// The `Retry-After` header, in seconds.
     pub retry_after: Option<u32>,
     pub body: Body,
 }
 
-/// An answer's bytes, at once or as they come.
+/// The bytes of a response, complete or as a stream.
 #[derive(Debug)]
 pub enum Body {
     Whole(Bytes),
@@ -65,7 +65,8 @@ pub enum Body {
 }
 
 impl Body {
-    /// What comes next; `None` at the end, and where a connection broke: only the bytes can tell.
+    /// Returns the next chunk; `None` at the end. A broken connection also ends the body, which
+    /// only its contents can show.
     pub async fn next(&mut self) -> Option<Bytes> {
         match self {
             Body::Whole(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
@@ -85,25 +86,25 @@ impl Body {
     }
 }
 
-/// Why no answer came.
+/// The reason why there is no response.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct TransportError(pub String);
 
-/// Why a request did not do what it should.
+/// The reason why a request failed.
 #[derive(Debug, Error)]
 pub enum Error {
     #[error("{}", .0.message)]
     Refused(Box<Refused>),
     #[error("the API server cannot be reached")]
     Unreachable(#[source] TransportError),
-    #[error("the answer to {request} cannot be read")]
+    #[error("cannot decode the response to {request}")]
     Garbled { request: String, source: serde_json::Error },
-    #[error("the caches have not caught up with what was written")]
+    #[error("timed out waiting for the informer cache to observe the write")]
     Behind,
 }
 
-/// A Status of the API with its parts.
+/// A Status of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     pub status: u16,
@@ -122,7 +123,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status, zero if there was no answer.
+    /// Returns the HTTP status, zero without a response.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.refused().map_or(0, |refused| refused.status)
@@ -148,7 +149,7 @@ impl Error {
         self.reason() == "AlreadyExists"
     }
 
-    /// The revision asked for is no longer kept: list again.
+    /// Returns true if the resource version is compacted: list again.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.status() == 410
@@ -181,31 +182,31 @@ struct StatusCause {
 }
 
 pub(crate) fn refused(status: u16, retry_after: Option<u32>, body: &[u8]) -> Error {
-    // What is no Status is passed on as it is.
-    let told: StatusBody = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
+    // A body that is not a Status is passed on as text.
+    let status_body: StatusBody = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
         message: String::from_utf8_lossy(body).into_owned(),
         ..StatusBody::default()
     });
-    let causes = told.details.unwrap_or_default().causes;
+    let causes = status_body.details.unwrap_or_default().causes;
     Error::Refused(Box::new(Refused {
         status,
-        reason: told.reason,
-        message: told.message,
+        reason: status_body.reason,
+        message: status_body.message,
         causes: causes.into_iter().map(|cause| cause.reason).collect(),
         retry_after,
     }))
 }
 
-/// How a patch is meant.
+/// The kind of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchKind {
     Merge,
     StrategicMerge,
-    /// Server-side apply, taking fields over from others.
+    /// Server-side apply that takes over fields of other managers.
     Apply,
 }
 
-/// What becomes of an object's dependents when it is deleted.
+/// The propagation policy for dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     Background,
@@ -223,17 +224,17 @@ impl Propagation {
     }
 }
 
-/// How a deletion is meant.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteOptions<'a> {
-    /// Only this object, not another of the same name.
+    /// Precondition: deletes only the object with this uid, not another of the same name.
     pub uid: &'a str,
     pub grace_seconds: Option<i64>,
     pub propagation: Option<Propagation>,
 }
 
 impl DeleteOptions<'_> {
-    /// Only the object with this uid.
+    /// Returns options for the object with this uid.
     #[must_use]
     pub fn of_uid(uid: &str) -> DeleteOptions<'_> {
         DeleteOptions { uid, ..DeleteOptions::default() }
@@ -254,7 +255,7 @@ impl DeleteOptions<'_> {
     }
 }
 
-/// Which objects of a kind.
+/// A selection of objects of a kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Empty for all namespaces.
@@ -278,11 +279,11 @@ const JSON: &str = "application/json";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-/// Speaks to an API server in the name of one of our loops. Cheap to clone.
+/// Sends requests to an API server on behalf of one component. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     transport: Arc<dyn Transport>,
-    /// The field manager of what is written.
+    /// The field manager of writes.
     manager: &'static str,
 }
 
@@ -309,7 +310,7 @@ impl Client {
         Client { transport, manager }
     }
 
-    /// The same server in another name.
+    /// Returns a client of the same server with another field manager.
     #[must_use]
     pub fn named(&self, manager: &'static str) -> Client {
         Client { transport: self.transport.clone(), manager }
@@ -351,7 +352,8 @@ impl Client {
         self.call(read(kind.path(namespace, name, ""), JSON)).await
     }
 
-    /// All objects of a scope, each handed to `take`, page by page; gives the revision they are of.
+    /// Lists all objects of a scope page by page and passes each to `take`. Returns the resource
+    /// version of the list.
     pub async fn list(
         &self,
         kind: Kind,
@@ -381,7 +383,7 @@ impl Client {
         }
     }
 
-    /// All objects of a scope as they are.
+    /// Lists all objects of a scope as values.
     pub async fn list_values(&self, kind: Kind, scope: &Scope) -> Result<Vec<Value>, Error> {
         let mut all = Vec::new();
         self.list(kind, scope, |raw| {
@@ -392,7 +394,7 @@ impl Client {
         Ok(all)
     }
 
-    /// Changes after a revision, with bookmarks.
+    /// Watches changes after a resource version, with bookmarks.
     pub async fn watch(
         &self,
         kind: Kind,
@@ -416,7 +418,7 @@ impl Client {
         Ok(Watch::new(named, self.exchange(request).await?.body))
     }
 
-    /// What the server has at a path that names no resource, as it comes.
+    /// Gets a non-resource path as a stream.
     pub async fn document(&self, path: &str) -> Result<Body, Error> {
         let request = Request { streamed: true, ..read(path.to_owned(), "*/*") };
         Ok(self.exchange(request).await?.body)
@@ -431,45 +433,45 @@ impl Client {
         self.call(self.write(Method::POST, kind.path(namespace, "", ""), object)).await
     }
 
-    /// Creates a subresource, such as a pod's binding. What comes back is of no account.
-    pub async fn create_part(
+    /// Creates a subresource, such as a pod's binding, and ignores the response.
+    pub async fn create_subresource(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         object: &Value,
     ) -> Result<(), Error> {
-        let request = self.write(Method::POST, kind.path(namespace, name, part), object);
+        let request = self.write(Method::POST, kind.path(namespace, name, subresource), object);
         self.exchange(request).await.map(|_| ())
     }
 
-    /// The same where what comes back is what was asked for, such as a token.
-    pub async fn create_answered(
+    /// Creates a subresource and returns the response, such as a token.
+    pub async fn create_subresource_returning(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         object: &Value,
     ) -> Result<Value, Error> {
-        self.call(self.write(Method::POST, kind.path(namespace, name, part), object)).await
+        self.call(self.write(Method::POST, kind.path(namespace, name, subresource), object)).await
     }
 
     /// Replaces an object, by the names in it.
     pub async fn update(&self, kind: Kind, object: &Value) -> Result<Value, Error> {
-        self.update_part(kind, "", object).await
+        self.update_subresource(kind, "", object).await
     }
 
     /// Replaces a subresource of an object, such as its status.
-    pub async fn update_part(
+    pub async fn update_subresource(
         &self,
         kind: Kind,
-        part: &str,
+        subresource: &str,
         object: &Value,
     ) -> Result<Value, Error> {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let path = kind.path(text("namespace"), text("name"), part);
+        let path = kind.path(text("namespace"), text("name"), subresource);
         self.call(self.write(Method::PUT, path, object)).await
     }
 
@@ -481,19 +483,19 @@ impl Client {
         patch: PatchKind,
         body: &Value,
     ) -> Result<Value, Error> {
-        self.patch_part(kind, namespace, name, "", patch, body).await
+        self.patch_subresource(kind, namespace, name, "", patch, body).await
     }
 
-    pub async fn patch_part(
+    pub async fn patch_subresource(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         patch: PatchKind,
         body: &Value,
     ) -> Result<Value, Error> {
-        let mut request = self.write(Method::PATCH, kind.path(namespace, name, part), body);
+        let mut request = self.write(Method::PATCH, kind.path(namespace, name, subresource), body);
         request.content_type = match patch {
             PatchKind::Merge => "application/merge-patch+json",
             PatchKind::StrategicMerge => "application/strategic-merge-patch+json",
@@ -518,7 +520,7 @@ impl Client {
         self.exchange(request).await.map(|_| ())
     }
 
-    /// Deletes everything of a kind in a namespace.
+    /// Deletes all objects of a kind in a namespace.
     pub async fn delete_all(&self, kind: Kind, namespace: &str) -> Result<(), Error> {
         let options = DeleteOptions {
             propagation: Some(Propagation::Background),
@@ -542,8 +544,8 @@ fn read(path: String, accept: &'static str) -> Request {
     }
 }
 
-/// Whether an object is gone already is as good as deleted.
-pub fn gone_is_fine(done: Result<(), Error>) -> Result<(), Error> {
+/// Treats an object that is already gone, or was replaced, as deleted.
+pub fn ignore_not_found(done: Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other,
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn delete_options_say_only_what_is_asked() {
+    fn delete_options_contain_only_given_fields() {
         let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid("u") };
         assert_eq!(
             options.body().to_string(),

@@ -1,8 +1,8 @@
-//! Keeping up with a kind: list, then watch, then list again when the watch cannot go on.
+//! Informers: list, then watch, then list again when the watch cannot continue.
 //!
-//! Main types: [`Reflector`], which turns the API into a sequence of [`Change`]s, and [`Cache`], which
-//! keeps the newest of each object and tells subscribers what changed. What is kept is what a
-//! projection makes of an object's text: fifty thousand pods are not fifty thousand trees of JSON.
+//! Main types: [`Reflector`], which turns the API into a sequence of [`Change`]s, and [`Cache`],
+//! which stores the newest state of each object and sends changes to subscribers. The cache stores
+//! a projection of each object: fifty thousand pods are not fifty thousand JSON trees.
 //!
 //! ```text
 //!            listed                  opened
@@ -17,25 +17,27 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use https::ErrorChange;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
+use tracing::{debug, info, warn};
 
 use crate::backoff::backoff;
-use crate::client::{Client, Error, Notice, Scope, Watch};
+use crate::client::{Client, Error, Scope, Watch, WatchEvent};
 use crate::key::Key;
 use crate::kind::Kind;
 
-/// How long a watch is asked to last. Upstream's informers draw between five and ten minutes.
+/// The requested duration of a watch. Upstream's informers use five to ten minutes.
 const WATCH_SECONDS: u64 = 420;
 
-/// Makes what a loop needs of an object's text.
+/// Projects the text of an object to the value that a component needs.
 pub type Project<T> = fn(&RawValue) -> Result<T, serde_json::Error>;
 
-/// What a reflector tells. Revisions are those of the objects.
+/// A change reported by a reflector. Revisions are those of the objects.
 #[derive(Debug)]
 pub enum Change<T> {
-    /// These are all there are.
+    /// The complete list of objects.
     Replaced {
         all: Vec<(Key, u64, T)>,
         revision: u64,
@@ -49,8 +51,8 @@ pub enum Change<T> {
         key: Key,
         revision: u64,
     },
-    /// Nothing happened up to this revision that was not told.
-    UpTo {
+    /// All changes up to this revision have been reported.
+    Bookmark {
         revision: u64,
     },
 }
@@ -62,7 +64,7 @@ enum State {
     Watching { watch: Watch, revision: String },
 }
 
-/// Follows the objects of one kind.
+/// Lists and watches the objects of one kind.
 #[derive(Debug)]
 pub struct Reflector<T> {
     client: Client,
@@ -95,7 +97,7 @@ fn head(raw: &RawValue) -> Result<HeadMetadata, serde_json::Error> {
     serde_json::from_str::<Head>(raw.get()).map(|head| head.metadata)
 }
 
-/// Revisions are numbers that grow; one that is none is taken for the oldest.
+/// Parses a resource version; unparsable ones sort first.
 fn number(revision: &str) -> u64 {
     revision.parse().unwrap_or(0)
 }
@@ -106,7 +108,7 @@ impl<T> Reflector<T> {
         Reflector { client, kind, scope, project, state: State::Empty }
     }
 
-    /// Goes on to the next changes. After an error the next step takes up where this one was.
+    /// Returns the next changes. After an error the next step continues where this one failed.
     pub async fn step(&mut self) -> Result<Vec<Change<T>>, Error> {
         match std::mem::replace(&mut self.state, State::Empty) {
             State::Empty => {
@@ -118,9 +120,9 @@ impl<T> Reflector<T> {
                     Ok(())
                 });
                 let revision = listed.await?;
-                let seen = number(&revision);
+                let listed_revision = number(&revision);
                 self.state = State::Listed { revision };
-                Ok(vec![Change::Replaced { all, revision: seen }])
+                Ok(vec![Change::Replaced { all, revision: listed_revision }])
             }
             State::Listed { revision } => {
                 let opened =
@@ -130,7 +132,10 @@ impl<T> Reflector<T> {
                         self.state = State::Watching { watch, revision };
                         Ok(Vec::new())
                     }
-                    Err(error) if error.is_expired() => Ok(Vec::new()),
+                    Err(error) if error.is_expired() => {
+                        self.log_expired(&revision);
+                        Ok(Vec::new())
+                    }
                     Err(error) => {
                         self.state = State::Listed { revision };
                         Err(error)
@@ -153,32 +158,33 @@ impl<T> Reflector<T> {
         }
         let mut changes = Vec::new();
         let project = self.project;
-        while let Some(read) = lines.read(|notice| match notice {
-            Notice::Applied(raw) => Ok((head(raw)?, Some(Some(project(raw)?)))),
-            Notice::Removed(raw) => Ok((head(raw)?, Some(None))),
-            Notice::Bookmark(raw) => Ok((head(raw)?, None)),
+        while let Some(read) = lines.read(|event| match event {
+            WatchEvent::Applied(raw) => Ok((head(raw)?, Some(Some(project(raw)?)))),
+            WatchEvent::Removed(raw) => Ok((head(raw)?, Some(None))),
+            WatchEvent::Bookmark(raw) => Ok((head(raw)?, None)),
         }) {
             match read {
-                Ok((head, told)) => {
+                Ok((head, change)) => {
                     let at = number(&head.resource_version);
-                    changes.push(match told {
+                    changes.push(match change {
                         Some(Some(object)) => {
                             Change::Applied { key: head.key(), revision: at, object }
                         }
                         Some(None) => Change::Removed { key: head.key(), revision: at },
-                        None => Change::UpTo { revision: at },
+                        None => Change::Bookmark { revision: at },
                     });
                     if !head.resource_version.is_empty() {
                         revision = head.resource_version;
                     }
                 }
                 Err(error) if error.is_expired() => {
+                    self.log_expired(&revision);
                     self.state = State::Empty;
                     return Ok(changes);
                 }
                 Err(error) => {
                     self.state = State::Listed { revision };
-                    // What was read before the bad line has happened all the same.
+                    // The changes before the bad line are valid.
                     return if changes.is_empty() { Err(error) } else { Ok(changes) };
                 }
             }
@@ -187,22 +193,35 @@ impl<T> Reflector<T> {
         Ok(changes)
     }
 
-    /// Hands every change to `take` until that says no; waits after errors, longer each time.
+    fn log_expired(&self, revision: &str) {
+        debug!(kind = self.kind.plural, revision, "resource version has expired; listing again");
+    }
+
+    /// Passes every change to `take` until it returns false. Retries after errors with a back-off.
     pub async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
         let mut failures = 0;
+        let mut errors = ErrorChange::default();
         loop {
             match self.step().await {
                 Ok(changes) => {
                     failures = 0;
+                    // A watch that opens may still fail at once, so only changes count as a recovery.
+                    if !changes.is_empty() && errors.recovered() {
+                        info!(kind = self.kind.plural, "list and watch work again");
+                    }
                     for change in changes {
                         if !take(change) {
                             return;
                         }
                     }
                 }
-                Err(_) => {
+                Err(error) => {
                     failures += 1;
                     let wait = backoff(self.kind.plural, failures, 100, 10_000);
+                    if let Some(error) = errors.failed(&error) {
+                        let kind = self.kind.plural;
+                        warn!(kind, error, retry_ms = wait, "cannot list or watch; retrying");
+                    }
                     tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
                 }
             }
@@ -210,7 +229,7 @@ impl<T> Reflector<T> {
     }
 }
 
-/// What became of an object.
+/// The change of one object.
 #[derive(Debug)]
 pub struct Update<T> {
     pub key: Key,
@@ -224,23 +243,23 @@ impl<T> Clone for Update<T> {
     }
 }
 
-/// Words an object can be found by.
-pub type Index<T> = fn(&T) -> Vec<String>;
+/// Returns the index values that an object can be found by.
+pub type IndexFn<T> = fn(&T) -> Vec<String>;
 
-/// Keys by word.
-type Words = HashMap<Box<str>, BTreeSet<Key>>;
+/// Keys by index value.
+type IndexMap = HashMap<Box<str>, BTreeSet<Key>>;
 
-struct Kept<T> {
+struct Inner<T> {
     objects: HashMap<Key, Arc<T>>,
-    indices: Vec<(Index<T>, Words)>,
+    indices: Vec<(IndexFn<T>, IndexMap)>,
     revision: u64,
     subscribers: Vec<mpsc::UnboundedSender<Update<T>>>,
 }
 
-/// The newest of each object of a kind, and who wants to know.
+/// The newest state of each object of a kind, with subscribers.
 pub struct Cache<T> {
-    kept: RwLock<Kept<T>>,
-    /// Grows with every batch; zero until the first list.
+    inner: RwLock<Inner<T>>,
+    /// Incremented with every batch; zero until the first list.
     ticks: watch::Sender<u64>,
 }
 
@@ -252,22 +271,22 @@ impl<T> std::fmt::Debug for Cache<T> {
 
 impl<T> Cache<T> {
     #[must_use]
-    pub fn new(indices: &[Index<T>]) -> Cache<T> {
-        let kept = Kept {
+    pub fn new(indices: &[IndexFn<T>]) -> Cache<T> {
+        let inner = Inner {
             objects: HashMap::new(),
             indices: indices.iter().map(|index| (*index, HashMap::new())).collect(),
             revision: 0,
             subscribers: Vec::new(),
         };
-        Cache { kept: RwLock::new(kept), ticks: watch::Sender::new(0) }
+        Cache { inner: RwLock::new(inner), ticks: watch::Sender::new(0) }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Kept<T>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<T>> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Kept<T>> {
-        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner<T>> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[must_use]
@@ -290,75 +309,75 @@ impl<T> Cache<T> {
         self.read().objects.iter().map(|(key, object)| (key.clone(), object.clone())).collect()
     }
 
-    /// The objects under a word of one of the indices, in order of name.
+    /// Returns the objects with a value in one of the indices, ordered by name.
     #[must_use]
-    pub fn find(&self, index: usize, word: &str) -> Vec<(Key, Arc<T>)> {
-        let kept = self.read();
-        let keys = kept.indices.get(index).and_then(|(_, words)| words.get(word));
+    pub fn find(&self, index: usize, value: &str) -> Vec<(Key, Arc<T>)> {
+        let inner = self.read();
+        let keys = inner.indices.get(index).and_then(|(_, index)| index.get(value));
         let found = keys.into_iter().flatten();
-        found.filter_map(|key| Some((key.clone(), kept.objects.get(key)?.clone()))).collect()
+        found.filter_map(|key| Some((key.clone(), inner.objects.get(key)?.clone()))).collect()
     }
 
-    /// All changes from now on, beginning with what is there.
+    /// Returns all changes from now on, starting with the current objects.
     #[must_use]
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Update<T>> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut kept = self.write();
-        for (key, object) in &kept.objects {
+        let mut inner = self.write();
+        for (key, object) in &inner.objects {
             let update = Update { key: key.clone(), old: None, new: Some(object.clone()) };
-            // The receiver is in our hands.
+            // The receiver still exists.
             let _ = sender.send(update);
         }
-        kept.subscribers.push(sender);
+        inner.subscribers.push(sender);
         receiver
     }
 
-    /// Takes in what a reflector tells.
+    /// Applies a change of a reflector.
     pub fn apply(&self, change: Change<T>) {
-        let mut kept = self.write();
+        let mut inner = self.write();
         match change {
             Change::Replaced { all, revision } => {
-                let stay: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
-                let gone: Vec<Key> =
-                    kept.objects.keys().filter(|key| !stay.contains(*key)).cloned().collect();
-                for key in gone {
-                    kept.set(key, None);
+                let present: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
+                let deleted: Vec<Key> =
+                    inner.objects.keys().filter(|key| !present.contains(*key)).cloned().collect();
+                for key in deleted {
+                    inner.set(key, None);
                 }
                 for (key, _, object) in all {
-                    kept.set(key, Some(object));
+                    inner.set(key, Some(object));
                 }
-                kept.revision = revision;
+                inner.revision = revision;
             }
             Change::Applied { key, revision, object } => {
-                kept.set(key, Some(object));
-                kept.revision = revision;
+                inner.set(key, Some(object));
+                inner.revision = revision;
             }
             Change::Removed { key, revision } => {
-                kept.set(key, None);
-                kept.revision = revision;
+                inner.set(key, None);
+                inner.revision = revision;
             }
-            Change::UpTo { revision } => kept.revision = revision,
+            Change::Bookmark { revision } => inner.revision = revision,
         }
-        drop(kept);
+        drop(inner);
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
-    /// Until the first list is in.
+    /// Waits for the first list.
     pub async fn synced(&self) {
-        // The sender lives as long as we do.
+        // The sender lives as long as this cache.
         let _ = self.ticks.subscribe().wait_for(|tick| *tick > 0).await;
     }
 
-    /// Until everything up to a revision is in, or something that makes waiting pointless.
+    /// Waits until the cache has reached a state, or returns an error after ten seconds.
     pub async fn caught_up(&self, until: &Until<'_, T>) -> Result<(), Error> {
         const LONGEST: Duration = Duration::from_secs(10);
         let mut ticks = self.ticks.subscribe();
         let reached = |cache: &Cache<T>| {
-            let kept = cache.read();
+            let inner = cache.read();
             match until {
-                Until::Revision(revision) => kept.revision >= *revision,
-                Until::Gone(key) => !kept.objects.contains_key(*key),
-                Until::Going(key, going) => kept.objects.get(*key).is_none_or(|o| going(o)),
+                Until::Revision(revision) => inner.revision >= *revision,
+                Until::Gone(key) => !inner.objects.contains_key(*key),
+                Until::Going(key, going) => inner.objects.get(*key).is_none_or(|o| going(o)),
             }
         };
         let wait = async {
@@ -375,11 +394,11 @@ impl<T> Cache<T> {
     }
 }
 
-/// What a cache is waited for.
+/// A state that a cache is waited for.
 pub enum Until<'a, T> {
     Revision(u64),
     Gone(&'a Key),
-    /// Gone, or as the function says.
+    /// Deleted, or a state that the function accepts.
     Going(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
 }
 
@@ -392,7 +411,7 @@ impl<T> std::fmt::Debug for Until<'_, T> {
     }
 }
 
-impl<T> Kept<T> {
+impl<T> Inner<T> {
     fn set(&mut self, key: Key, object: Option<T>) {
         let new = object.map(Arc::new);
         let old = match &new {
@@ -402,17 +421,17 @@ impl<T> Kept<T> {
         if old.is_none() && new.is_none() {
             return;
         }
-        for (index, words) in &mut self.indices {
-            for word in old.iter().flat_map(|object| index(object)) {
-                if let Some(keys) = words.get_mut(word.as_str()) {
+        for (index_fn, index) in &mut self.indices {
+            for value in old.iter().flat_map(|object| index_fn(object)) {
+                if let Some(keys) = index.get_mut(value.as_str()) {
                     keys.remove(&key);
                     if keys.is_empty() {
-                        words.remove(word.as_str());
+                        index.remove(value.as_str());
                     }
                 }
             }
-            for word in new.iter().flat_map(|object| index(object)) {
-                words.entry(word.into()).or_default().insert(key.clone());
+            for value in new.iter().flat_map(|object| index_fn(object)) {
+                index.entry(value.into()).or_default().insert(key.clone());
             }
         }
         let update = Update { key, old, new };
@@ -427,11 +446,11 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
-    /// Answers what was written down, in order, and remembers what was asked.
+    /// A transport that returns prepared responses in order and records the requests.
     #[derive(Debug)]
     struct Script {
         answers: Mutex<VecDeque<(u16, &'static str)>>,
-        asked: Mutex<Vec<String>>,
+        requests: Mutex<Vec<String>>,
     }
 
     impl Transport for Script {
@@ -440,7 +459,7 @@ mod tests {
             let from = request.query.iter().find(|(name, _)| name == "resourceVersion");
             let from = from.map(|(_, value)| value.as_str()).unwrap_or_default();
             let verb = if watch { "watch" } else { "list" };
-            self.asked.lock().unwrap().push(format!("{verb} {from}").trim().to_owned());
+            self.requests.lock().unwrap().push(format!("{verb} {from}").trim().to_owned());
             let answer = self.answers.lock().unwrap().pop_front();
             Box::pin(async move {
                 let (status, text) = answer.ok_or_else(|| TransportError("over".into()))?;
@@ -454,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_that_is_too_old_is_followed_by_a_list() {
+    async fn expired_watch_is_followed_by_a_list() {
         let script = Arc::new(Script {
             answers: Mutex::new(VecDeque::from([
                 (
@@ -475,24 +494,24 @@ mod tests {
                     "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"b\",\"resourceVersion\":\"21\"}}}\n",
                 ),
             ])),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
         });
         let client = Client::new(script.clone(), "test");
         let mut reflector = Reflector::new(client, crate::kind::PODS, Scope::default(), name);
         let cache = Cache::new(&[|name: &String| vec![name.clone()]]);
         let mut updates = cache.subscribe();
-        // The end of the script is an error, and the reflector stays where it was.
+        // The end of the script is an error, and the reflector keeps its state.
         while let Ok(changes) = reflector.step().await {
             for change in changes {
                 cache.apply(change);
             }
         }
-        let asked = script.asked.lock().unwrap().clone();
-        assert_eq!(asked, ["list", "watch 5", "watch 9", "list", "watch 20", "watch 21"]);
+        let requests = script.requests.lock().unwrap().clone();
+        assert_eq!(requests, ["list", "watch 5", "watch 9", "list", "watch 20", "watch 21"]);
         assert!(cache.is_empty() && cache.find(0, "b").is_empty());
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         while let Ok(update) = updates.try_recv() {
-            told.push((update.key.to_string(), update.old.is_some(), update.new.is_some()));
+            received.push((update.key.to_string(), update.old.is_some(), update.new.is_some()));
         }
         let expected = [
             ("a", false, true),
@@ -501,7 +520,67 @@ mod tests {
             ("b", true, true),
             ("b", true, false),
         ];
-        assert_eq!(told, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
+        assert_eq!(received, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
         cache.caught_up(&Until::Revision(21)).await.unwrap();
+    }
+
+    /// The log lines of the current thread while the guard lives.
+    #[derive(Clone, Default)]
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+    impl LogLines {
+        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
+            let lines = LogLines::default();
+            let writer = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .without_time()
+                .with_writer(move || writer.clone())
+                .finish();
+            (lines, tracing::subscriber::set_default(subscriber))
+        }
+
+        fn with(&self, text: &str) -> Vec<String> {
+            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        }
+    }
+
+    impl std::io::Write for LogLines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repeated_errors_are_logged_once_until_they_change() {
+        let (lines, _guard) = LogLines::capture();
+        let listed = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
+        let script = Arc::new(Script {
+            answers: Mutex::new(VecDeque::from([
+                (500, "down"),
+                (500, "down"),
+                (403, "forbidden"),
+                (500, "down"),
+                (200, listed),
+            ])),
+            requests: Mutex::default(),
+        });
+        let client = Client::new(script, "test");
+        let reflector = Reflector::new(client, crate::kind::PODS, Scope::default(), name);
+        reflector.run(|_| false).await;
+        let warnings = lines.with("WARN");
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        for (line, text) in warnings.iter().zip(["down", "forbidden", "down"]) {
+            assert!(line.contains("cannot list or watch; retrying kind=\"pods\""), "{line}");
+            assert!(line.contains(text) && line.contains("retry_ms="), "{line}");
+        }
+        assert_eq!(lines.with("list and watch work again").len(), 1);
     }
 }

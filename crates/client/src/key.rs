@@ -16,7 +16,7 @@ impl Key {
         }
     }
 
-    /// Empty for kinds without namespaces.
+    /// Returns the namespace, empty for kinds without namespaces.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.0.split_once('/').map_or("", |(namespace, _)| namespace)

@@ -1,8 +1,8 @@
-//! Kinds of objects by the names paths use: [`Kind`].
+//! Kinds of objects by their names in paths: [`Kind`].
 
 use objects::catalog::Resource;
 
-/// A kind, as the API offers it.
+/// A kind as served by the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     /// Empty for the core group.
@@ -56,7 +56,7 @@ impl Kind {
         Kind { group, version, kind, plural, namespaced }
     }
 
-    /// `v1` or `apps/v1`.
+    /// Returns `v1` or `apps/v1`.
     #[must_use]
     pub fn api_version(&self) -> String {
         match self.group {
@@ -65,9 +65,9 @@ impl Kind {
         }
     }
 
-    /// The path of an object, or of all of them; names are such as the API lets through.
+    /// Returns the path of an object, or of all objects. Names must be valid API names.
     #[must_use]
-    pub fn path(&self, namespace: &str, name: &str, part: &str) -> String {
+    pub fn path(&self, namespace: &str, name: &str, subresource: &str) -> String {
         let mut path = match self.group {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),
@@ -76,7 +76,7 @@ impl Kind {
             path.push_str("/namespaces/");
             path.push_str(namespace);
         }
-        for piece in [self.plural, name, part] {
+        for piece in [self.plural, name, subresource] {
             if !piece.is_empty() {
                 path.push('/');
                 path.push_str(piece);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_named_here_is_served() {
+    fn served_kinds_match_the_catalog() {
         for kind in [
             CONTROLLER_REVISIONS,
             DAEMON_SETS,

@@ -1,9 +1,9 @@
-//! A kubeconfig, as far as a program without a person needs it: [`Kubeconfig`].
+//! A kubeconfig for components without a user: [`Kubeconfig`].
 //!
-//! Reads where a server is, whom to trust and who one is, in upstream's spelling. Files that it names
-//! are read when a connection is made, so that renewed keys are taken up; here they are only named.
-//! Not supported, and refused by name: everything that asks a person or runs a program
-//! (`exec`, `auth-provider`, `username`), proxies, and servers that nobody vouches for.
+//! Reads the server address, the trusted authority and the credentials, in upstream's spelling.
+//! Referenced files are read when a connection is opened, so that renewed keys take effect.
+//! Interactive and external credentials (`exec`, `auth-provider`, `username`), proxies, and servers
+//! without a trusted authority are rejected with a message.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +16,7 @@ use objects::yaml::read::{At, Findings, Object};
 use objects::yaml::{self, Node, Problem};
 use thiserror::Error;
 
-/// A text that is given, or a file that has it.
+/// An inline value, or a file that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Source {
     Inline(String),
@@ -51,22 +51,22 @@ pub struct UnreadableError {
     pub source: io::Error,
 }
 
-/// Why a kubeconfig is of no use.
+/// The reason why a kubeconfig cannot be used.
 #[derive(Debug, Error)]
 pub enum KubeconfigError {
     #[error(transparent)]
     Unreadable(#[from] UnreadableError),
-    /// Each names the file, the line, the field, and what would be right.
+    /// Each message names the file, the line, the field and the remedy.
     #[error("{}", .0.join("\n"))]
     Wrong(Vec<String>),
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     pub host: String,
     pub port: u16,
-    /// What stands before every path; empty, or with a slash in front and none at its end.
+    /// The prefix of every path; empty, or with a leading and without a trailing slash.
     pub base: String,
 }
 
@@ -93,7 +93,7 @@ impl Address {
         })
     }
 
-    /// Host and port as a request names them.
+    /// Returns host and port as used in a request.
     #[must_use]
     pub fn authority(&self) -> String {
         let Address { host, port, .. } = self;
@@ -101,18 +101,18 @@ impl Address {
     }
 }
 
-/// How to reach a server, and as whom.
+/// The address of a server and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubeconfig {
     pub address: Address,
-    /// The name the server's certificate must be good for.
+    /// The name that the server's certificate must be valid for.
     pub server_name: String,
-    /// Who vouches for the server, in PEM.
+    /// The trusted authority, in PEM.
     pub authority: Source,
     /// Certificate and key, in PEM.
     pub identity: Option<(Source, Source)>,
     pub token: Option<Source>,
-    /// Of the context; empty if it has none.
+    /// The namespace of the context; empty if it has none.
     pub namespace: String,
 }
 
@@ -192,13 +192,15 @@ fn read(top: &Node, directory: &Path, findings: &mut Findings) -> Option<Kubecon
     };
     let name = current.text(findings)?;
     let lists = Lists { file: &file };
-    let mut context = Named { cluster: String::new(), user: String::new(), space: String::new() };
+    let mut context =
+        ContextEntry { cluster: String::new(), user: String::new(), space: String::new() };
     lists.within("contexts", "context", &current, &name, findings, |fields, findings| {
         let mut text = |field: &str| match fields.field(field) {
             Some(at) => at.text(findings).unwrap_or_default(),
             None => String::new(),
         };
-        context = Named { cluster: text("cluster"), user: text("user"), space: text("namespace") };
+        context =
+            ContextEntry { cluster: text("cluster"), user: text("user"), space: text("namespace") };
         Some(())
     })?;
     let (mut cluster, mut user) = (None, None);
@@ -216,7 +218,7 @@ fn read(top: &Node, directory: &Path, findings: &mut Findings) -> Option<Kubecon
     Some(Kubeconfig { address, server_name, authority, identity, token, namespace })
 }
 
-struct Named {
+struct ContextEntry {
     cluster: String,
     user: String,
     space: String,
@@ -266,7 +268,7 @@ impl Lists<'_> {
     }
 }
 
-/// What is known and not supported, each with what to do instead.
+/// Rejects known fields that are not supported, each with the alternative.
 fn refuse(fields: &Object<'_>, names: &[(&str, &str)], findings: &mut Findings) {
     for (name, instead) in names {
         if let Some(at) = fields.field(name) {
@@ -285,7 +287,7 @@ fn read_cluster(fields: &Object<'_>, directory: &Path, findings: &mut Findings) 
     {
         let instead = "give certificate-authority or certificate-authority-data, and \
                        tls-server-name if the certificate has another name";
-        at.error(format!("not supported: anybody could be the server; {instead}"), findings);
+        at.error(format!("not supported: the server would not be verified; {instead}"), findings);
     }
     let address = match fields.field("server") {
         None => {
@@ -303,7 +305,7 @@ fn read_cluster(fields: &Object<'_>, directory: &Path, findings: &mut Findings) 
     let authority = source(fields, "certificate-authority", directory, findings);
     if authority == Found::Nothing {
         let message = "certificate-authority-data is missing (or certificate-authority, a file): \
-                       without it nobody vouches for the server";
+                       without it the server cannot be verified";
         fields.at.error(message, findings);
     }
     let name = fields.field("tls-server-name").and_then(|at| at.text(findings));
@@ -319,7 +321,7 @@ fn read_user(fields: &Object<'_>, directory: &Path, findings: &mut Findings) -> 
     let instead = "give a client certificate, token or tokenFile";
     let names = ["exec", "auth-provider", "username", "password"].map(|name| (name, instead));
     refuse(fields, &names, findings);
-    let own = "the server is asked in one's own name";
+    let own = "impersonation is not available";
     let names = ["as", "as-groups", "as-uid", "as-user-extra"].map(|name| (name, own));
     refuse(fields, &names, findings);
     let certificate = source(fields, "client-certificate", directory, findings);
@@ -345,7 +347,7 @@ fn read_user(fields: &Object<'_>, directory: &Path, findings: &mut Findings) -> 
 #[derive(PartialEq)]
 enum Found {
     Nothing,
-    /// And said so.
+    /// Invalid, and already reported.
     Wrong,
     Source(Source),
 }
@@ -359,7 +361,7 @@ impl Found {
     }
 }
 
-/// `name-data` in base64, or the file `name`; the data win, as upstream.
+/// Reads `name-data` in base64, or the file `name`. The data takes precedence, as upstream.
 fn source(fields: &Object<'_>, name: &str, directory: &Path, findings: &mut Findings) -> Found {
     if let Some(at) = fields.field(&format!("{name}-data")) {
         let Some(text) = at.text(findings) else { return Found::Wrong };
@@ -367,7 +369,7 @@ fn source(fields: &Object<'_>, name: &str, directory: &Path, findings: &mut Find
         return match decoded {
             Some(pem) if pem.contains("-----BEGIN ") => Found::Source(Source::Inline(pem)),
             _ => {
-                // The value may be a key: it is not repeated.
+                // The value may be a key, so it is not part of the message.
                 let problem = Problem::Other("is not PEM text in base64".to_owned());
                 findings.errors.push(at.problem(problem));
                 Found::Wrong

@@ -1,7 +1,8 @@
-//! The Kubernetes API from a client's side, for every loop of ours that speaks it.
+//! The client side of the Kubernetes API, used by all controllers and the agent.
 //!
 //! Main types: [`Client`], which knows paths, options, pages and errors over a [`Transport`];
-//! [`Remote`], which is that over HTTPS, to where a [`Kubeconfig`] says; [`Reflector`] and [`Cache`], which keep up with a kind. Nothing is decided here.
+//! [`Remote`], the transport over HTTPS to the server of a [`Kubeconfig`]; [`Reflector`] and
+//! [`Cache`], which follow the objects of a kind. Decides nothing.
 
 mod backoff;
 mod client;
@@ -13,11 +14,12 @@ mod remote;
 
 pub use backoff::backoff;
 pub use client::{
-    Body, BoxFuture, Client, DeleteOptions, Error, Lines, Notice, PatchKind, Propagation, Refused,
-    Request, Response, Scope, Transport, TransportError, Watch, gone_is_fine,
+    Body, BoxFuture, Client, DeleteOptions, Error, Lines, PatchKind, Propagation, Refused, Request,
+    Response, Scope, Transport, TransportError, Watch, WatchEvent, ignore_not_found,
 };
-pub use informer::{Cache, Change, Index, Project, Reflector, Until, Update};
+pub use https::ErrorChange;
+pub use informer::{Cache, Change, IndexFn, Project, Reflector, Until, Update};
 pub use key::Key;
 pub use kind::Kind;
 pub use kubeconfig::{Address, Kubeconfig, KubeconfigError, Source, UnreadableError};
-pub use remote::{Patience, Remote, RemoteError};
+pub use remote::{Remote, RemoteError, Timeouts};

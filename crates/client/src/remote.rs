@@ -1,9 +1,10 @@
 //! An API server over HTTPS: [`Remote`], a [`Transport`].
 //!
-//! HTTP/2 where the server speaks it, with one connection for everything; otherwise HTTP/1.1, with as
-//! many as are asked at once and a few kept for later. A connection that is gone is opened anew by the
-//! next request, with keys and tokens read again from their files. A request that was not sent is sent
-//! once more; one that may have been is not, as only its sender knows whether that is safe.
+//! Uses HTTP/2 with one connection if the server supports it, otherwise HTTP/1.1 with one
+//! connection per concurrent request and a few idle ones. A lost connection is reopened by the next
+//! request, with keys and tokens read again from their files. A request that was certainly not sent
+//! is retried once; one that may have been sent is not, because only the caller knows whether that
+//! is safe.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +16,13 @@ use http::header::{
 };
 use http_body_util::{BodyExt as _, Full};
 use https::certificates::Pair;
-use https::{DialError, Dialer, MaterialError};
+use https::{DialError, Dialer, MaterialError, error_chain};
 use hyper::body::Incoming;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tracing::debug;
 
 use crate::client::{Body, BoxFuture, Request, Response, Transport, TransportError};
 use crate::kubeconfig::{Kubeconfig, Source, UnreadableError};
@@ -29,26 +31,26 @@ mod connection;
 
 use connection::{Connection, Connections, Sent};
 
-/// What may stand in a parameter as it is.
+/// The characters that need no escaping in a parameter.
 const PARAMETER: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b',');
 
-/// How long things take at most.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    /// To be connected.
+pub struct Timeouts {
+    /// For connecting.
     pub connect: Duration,
-    /// For an answer with all of its body; of one that is taken as it comes, until it begins.
+    /// For a response with its whole body, or for the headers of a streamed one.
     pub request: Duration,
-    /// For a watch to end after the time it was asked for.
+    /// The extra time for a watch to end after its requested duration.
     pub watch_slack: Duration,
-    /// How long a token that was read from a file is used. Upstream's figure is a minute.
+    /// The time that a token from a file is cached. Upstream uses a minute.
     pub token: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
             connect: Duration::from_secs(10),
             request: Duration::from_secs(30),
             watch_slack: Duration::from_secs(30),
@@ -57,35 +59,23 @@ impl Default for Patience {
     }
 }
 
-/// Why a server cannot be spoken to.
+/// The reason why a request to a server failed.
 #[derive(Debug, Error)]
 pub enum RemoteError {
     #[error(transparent)]
     Unreadable(#[from] UnreadableError),
-    #[error("{}", chain(.0))]
+    #[error("{}", error_chain(.0))]
     Material(#[from] MaterialError),
-    #[error("the token has characters that no header can carry")]
+    #[error("the token contains characters that are not valid in a header")]
     Token,
     #[error(transparent)]
     Dial(#[from] DialError),
-    #[error("{}", chain(.0))]
+    #[error("{}", error_chain(.0))]
     Http(#[from] hyper::Error),
-    #[error("no answer within {} s", .0.as_secs_f64())]
+    #[error("no response within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     #[error("the request cannot be written: {0}")]
     Request(#[from] http::Error),
-}
-
-/// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 impl From<RemoteError> for TransportError {
@@ -94,7 +84,7 @@ impl From<RemoteError> for TransportError {
     }
 }
 
-/// An API server somewhere else. Clones share the connections.
+/// A remote API server. Clones share the connections.
 #[derive(Clone)]
 pub struct Remote {
     shared: Arc<Shared>,
@@ -103,7 +93,7 @@ pub struct Remote {
 struct Shared {
     config: Kubeconfig,
     user_agent: HeaderValue,
-    patience: Patience,
+    timeouts: Timeouts,
     connections: Connections,
     token: Mutex<Option<(Instant, HeaderValue)>>,
 }
@@ -117,17 +107,18 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects with the first request. Keys and certificates that cannot be used are told now.
+    /// Creates a transport that connects with the first request. Unusable keys and certificates are
+    /// reported now.
     pub fn new(
         config: Kubeconfig,
         user_agent: &'static str,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Remote, RemoteError> {
         let user_agent = HeaderValue::from_static(user_agent);
         let shared = Shared {
             config,
             user_agent,
-            patience,
+            timeouts,
             connections: Connections::default(),
             token: Mutex::default(),
         };
@@ -144,7 +135,7 @@ impl Transport for Remote {
 }
 
 impl Shared {
-    /// With keys as they are now.
+    /// Creates a dialer with the current keys.
     fn dialer(&self) -> Result<Dialer, RemoteError> {
         let pair = match &self.config.identity {
             None => None,
@@ -154,13 +145,13 @@ impl Shared {
         };
         let authority = self.config.authority.text()?;
         let protocols = ["h2", "http/1.1"];
-        Ok(Dialer::new(&authority, pair.as_ref(), &protocols, self.patience.connect)?)
+        Ok(Dialer::new(&authority, pair.as_ref(), &protocols, self.timeouts.connect)?)
     }
 
     fn bearer(&self) -> Result<Option<HeaderValue>, RemoteError> {
         let Some(source) = &self.config.token else { return Ok(None) };
-        let mut kept = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((until, value)) = &*kept
+        let mut cached = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((until, value)) = &*cached
             && (Instant::now() < *until || matches!(source, Source::Inline(_)))
         {
             return Ok(Some(value.clone()));
@@ -169,7 +160,7 @@ impl Shared {
         let value = HeaderValue::from_str(&format!("Bearer {}", text.trim()));
         let mut value = value.map_err(|_| RemoteError::Token)?;
         value.set_sensitive(true);
-        *kept = Some((Instant::now() + self.patience.token, value.clone()));
+        *cached = Some((Instant::now() + self.timeouts.token, value.clone()));
         Ok(Some(value))
     }
 
@@ -179,7 +170,9 @@ impl Shared {
         }
         let (address, dialer) = (&self.config.address, self.dialer()?);
         let stream = dialer.connect(&address.host, address.port, &self.config.server_name).await?;
-        Ok(self.connections.open(stream).await?)
+        let connection = self.connections.open(stream).await?;
+        debug!(server = %address.authority(), "connected to the API server");
+        Ok(connection)
     }
 
     fn outgoing(&self, request: &Request) -> Result<http::Request<Full<Bytes>>, RemoteError> {
@@ -207,8 +200,8 @@ impl Shared {
     }
 
     async fn send(&self, request: Request) -> Result<Response, RemoteError> {
-        let deadline = Instant::now() + self.patience.request;
-        let late = |_| RemoteError::TimedOut(self.patience.request);
+        let deadline = Instant::now() + self.timeouts.request;
+        let late = |_| RemoteError::TimedOut(self.timeouts.request);
         let outgoing = self.outgoing(&request)?;
         let answer = timeout_at(deadline, self.answer(outgoing)).await.map_err(late)??;
         let (response, connection) = answer;
@@ -217,7 +210,7 @@ impl Shared {
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
         let body = if request.streamed && (200..300).contains(&status) {
             let end = watch_seconds(&request).map(|seconds| {
-                Instant::now() + Duration::from_secs(seconds) + self.patience.watch_slack
+                Instant::now() + Duration::from_secs(seconds) + self.timeouts.watch_slack
             });
             stream(response.into_body(), end)
         } else {
@@ -241,7 +234,7 @@ impl Shared {
             match connection.send(self.addressed(request, &connection)).await {
                 Sent::Answered(response) => return Ok((response, connection)),
                 Sent::Failed(error) => return Err(error.into()),
-                Sent::Held(unsent, error) => {
+                Sent::Unsent(unsent, error) => {
                     self.connections.forget(&connection);
                     if !again {
                         return Err(error.into());
@@ -252,7 +245,7 @@ impl Shared {
         }
     }
 
-    /// HTTP/1.1 names host and path apart, HTTP/2 together.
+    /// HTTP/1.1 sends host and path separately, HTTP/2 together.
     fn addressed(
         &self,
         mut request: http::Request<Full<Bytes>>,
@@ -269,17 +262,18 @@ impl Shared {
     }
 }
 
-/// How long a watch was asked for, if it says.
+/// Returns the requested duration of a watch, if there is one.
 fn watch_seconds(request: &Request) -> Option<u64> {
     let (_, seconds) = request.query.iter().find(|(key, _)| key == "timeoutSeconds")?;
     seconds.parse().ok()
 }
 
-/// A body as it comes, until its end, or until nobody wants it any more.
+/// Streams a body until its end, its deadline, or until the receiver is dropped.
 fn stream(mut body: Incoming, end: Option<Instant>) -> Body {
     let (sender, chunks) = mpsc::channel(16);
     tokio::spawn(async move {
-        // A server that is gone without a word would otherwise never end.
+        // A server that vanishes without closing the connection would otherwise never end the
+        // stream.
         let over = async {
             match end {
                 Some(end) => tokio::time::sleep_until(end).await,

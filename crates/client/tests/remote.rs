@@ -1,4 +1,4 @@
-//! A server on a socket, and the transport that speaks to it: real TLS, real HTTP of both versions.
+//! A server on a socket and the transport to it: real TLS, and HTTP of both versions.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, not helpers")]
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Address, Client, Error, Kubeconfig, Patience, Remote, Scope, Source, kind};
+use client::{Address, Client, Error, Kubeconfig, Remote, Scope, Source, Timeouts, kind};
 use http::{Response, Version};
 use https::certificates::{self, Pair};
 use https::{Answer, Dialer, Inbound, Limits, Listener};
@@ -19,10 +19,10 @@ use tokio::sync::{mpsc, watch};
 
 const POD: &str = r#"{"kind":"Pod","metadata":{"name":"p","resourceVersion":"1"}}"#;
 
-/// What was asked: the version of HTTP, the path with its query, the token and the peer.
+/// A received request: the HTTP version, the path with its query, the token and the peer.
 type Asked = (Version, String, String, String);
 
-/// A server that answers what its path says.
+/// A server whose response depends on the path.
 struct Served {
     address: SocketAddr,
     authority: Pair,
@@ -33,7 +33,7 @@ struct Served {
 
 async fn serve(authority: Pair, address: &str) -> Served {
     let pair = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
-    let limits = Limits { farewell: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { drain_timeout: Duration::ZERO, ..Limits::default() };
     let at = address.parse().unwrap();
     let listener = Listener::bind(at, &pair, Some(&authority.certificate), limits).await.unwrap();
     let address = listener.address().unwrap();
@@ -103,8 +103,8 @@ impl Served {
         }
     }
 
-    fn client(&self, config: Kubeconfig, patience: Patience) -> Client {
-        Client::new(Arc::new(Remote::new(config, "test", patience).unwrap()), "test")
+    fn client(&self, config: Kubeconfig, timeouts: Timeouts) -> Client {
+        Client::new(Arc::new(Remote::new(config, "test", timeouts).unwrap()), "test")
     }
 
     async fn end(self) -> Pair {
@@ -124,11 +124,11 @@ fn texts(error: &Error) -> String {
 }
 
 #[tokio::test]
-async fn requests_share_a_connection_of_http2_and_are_made_in_ones_own_name() {
+async fn http2_requests_share_a_connection_and_an_identity() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
     let mut config = served.config();
     config.address.base = "/below".to_owned();
-    let client = served.client(config, Patience::default());
+    let client = served.client(config, Timeouts::default());
     let scope = Scope { field_selector: "a=b c&d".to_owned(), ..Scope::default() };
     assert_eq!(get(&client, "p").await.unwrap()["kind"], "Pod");
     client.list_values(kind::PODS, &scope).await.unwrap();
@@ -144,9 +144,9 @@ async fn requests_share_a_connection_of_http2_and_are_made_in_ones_own_name() {
 }
 
 #[tokio::test]
-async fn a_refusal_comes_with_when_to_come_back() {
+async fn error_includes_retry_after() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
-    let client = served.client(served.config(), Patience::default());
+    let client = served.client(served.config(), Timeouts::default());
     let Err(Error::Refused(refused)) = get(&client, "busy").await else { panic!("not refused") };
     assert_eq!(
         (refused.status, &*refused.reason, refused.retry_after),
@@ -155,9 +155,9 @@ async fn a_refusal_comes_with_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_watch_is_read_as_it_comes_and_let_go_when_dropped() {
+async fn watch_is_streamed_and_closed_on_drop() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
-    let client = served.client(served.config(), Patience::default());
+    let client = served.client(served.config(), Timeouts::default());
     let mut watch = client.watch(kind::PODS, &Scope::default(), "1", 600).await.unwrap();
     let mut lines = watch.next().await;
     let read = lines.read(|notice| Ok(format!("{notice:?}"))).unwrap().unwrap();
@@ -167,31 +167,31 @@ async fn a_watch_is_read_as_it_comes_and_let_go_when_dropped() {
 }
 
 #[tokio::test]
-async fn a_watch_that_its_server_forgot_ends() {
+async fn abandoned_watch_ends_after_its_deadline() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
-    let patience = Patience { watch_slack: Duration::from_millis(50), ..Patience::default() };
-    let client = served.client(served.config(), patience);
+    let timeouts = Timeouts { watch_slack: Duration::from_millis(50), ..Timeouts::default() };
+    let client = served.client(served.config(), timeouts);
     let mut watch = client.watch(kind::PODS, &Scope::default(), "1", 0).await.unwrap();
     while !watch.next().await.is_empty() {}
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_come_in_time_is_an_error() {
+async fn late_response_is_an_error() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
-    let patience = Patience { request: Duration::from_millis(200), ..Patience::default() };
-    let client = served.client(served.config(), patience);
+    let timeouts = Timeouts { request: Duration::from_millis(200), ..Timeouts::default() };
+    let client = served.client(served.config(), timeouts);
     for name in ["silent", "late"] {
         let error = get(&client, name).await.unwrap_err();
-        assert_eq!(texts(&error), "no answer within 0.2 s", "{name}");
+        assert_eq!(texts(&error), "no response within 0.2 s", "{name}");
     }
-    // The connection is as good as before.
+    // The connection is still usable.
     assert_eq!(get(&client, "p").await.unwrap()["kind"], "Pod");
 }
 
 #[tokio::test]
-async fn a_server_that_was_away_is_found_again() {
+async fn client_reconnects_to_a_restarted_server() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
-    let client = served.client(served.config(), Patience::default());
+    let client = served.client(served.config(), Timeouts::default());
     let address = served.address.to_string();
     assert!(get(&client, "p").await.is_ok());
     let authority = served.end().await;
@@ -210,8 +210,8 @@ async fn tokens_are_read_again_from_their_file() {
     fs::write(&file, "one\n").unwrap();
     let mut config = served.config();
     config.token = Some(Source::File(file.clone()));
-    let patience = Patience { token: Duration::ZERO, ..Patience::default() };
-    let client = served.client(config, patience);
+    let timeouts = Timeouts { token: Duration::ZERO, ..Timeouts::default() };
+    let client = served.client(config, timeouts);
     get(&client, "p").await.unwrap();
     fs::write(&file, "two\n").unwrap();
     get(&client, "p").await.unwrap();
@@ -221,22 +221,21 @@ async fn tokens_are_read_again_from_their_file() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_vouches_for_is_not_asked() {
+async fn untrusted_server_gets_no_request() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
     let mut config = served.config();
     let other = certificates::authority("b").unwrap();
     config.authority = Source::Inline(other.certificate);
-    let error = get(&served.client(config, Patience::default()), "p").await.unwrap_err();
+    let error = get(&served.client(config, Timeouts::default()), "p").await.unwrap_err();
     assert!(texts(&error).contains("invalid peer certificate"), "{}", texts(&error));
     let mut config = served.config();
     config.server_name = "elsewhere".to_owned();
-    let error = get(&served.client(config, Patience::default()), "p").await.unwrap_err();
+    let error = get(&served.client(config, Timeouts::default()), "p").await.unwrap_err();
     assert!(texts(&error).contains("not valid for name"), "{}", texts(&error));
     assert!(served.asked.lock().unwrap().is_empty());
 }
 
-/// A way to a server that speaks only HTTP/1.1, as some gateways do: TLS ends in it. Counts the
-/// connections it was asked for.
+/// A gateway that terminates TLS and supports only HTTP/1.1. Counts its connections.
 async fn gateway(served: &Served, connections: Arc<AtomicUsize>) -> u16 {
     let identity = certificates::client(&served.authority, "gateway", "g").unwrap();
     let dialer = Dialer::new(
@@ -283,12 +282,12 @@ fn acceptor(pair: &Pair) -> tokio_rustls::TlsAcceptor {
 }
 
 #[tokio::test]
-async fn http1_is_spoken_where_there_is_nothing_else_and_connections_are_used_again() {
+async fn http1_fallback_reuses_connections() {
     let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
     let connections = Arc::new(AtomicUsize::new(0));
     let mut config = served.config();
     config.address.port = gateway(&served, connections.clone()).await;
-    let client = served.client(config, Patience::default());
+    let client = served.client(config, Timeouts::default());
     for _ in 0..3 {
         get(&client, "p").await.unwrap();
     }

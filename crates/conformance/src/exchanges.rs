@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, StaticToken, User};
+use apiserver::{
+    Api, Body, Caller, Options, Query, Reply, Request as ApiRequest, StaticToken, User,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -257,7 +259,7 @@ impl Player {
     }
 
     /// The request with everything bound put in.
-    fn call(&self, request: &Value) -> Result<Call> {
+    fn call(&self, request: &Value) -> Result<ApiRequest> {
         let text = |key: &str| self.bindings.fill(request[key].as_str().unwrap_or_default());
         let method = Method::from_bytes(text("method").as_bytes())?;
         let query = match &request["query"] {
@@ -291,7 +293,7 @@ impl Player {
             }
         }
         impersonate(&request["as"], &mut headers)?;
-        Ok(Call {
+        Ok(ApiRequest {
             method,
             path: text("path"),
             query: Query::of(query),
@@ -391,8 +393,8 @@ fn static_token((name, groups): (&str, &[&str])) -> StaticToken {
 fn caller(name: Option<&str>) -> Caller {
     match name {
         None | Some("admin") => Caller::Known(User::member("admin", "system:masters")),
-        Some("none") => Caller::Nobody,
-        Some("bad") => Caller::Pretender,
+        Some("none") => Caller::Anonymous,
+        Some("bad") => Caller::InvalidCredentials,
         Some(other) => Caller::Known(User::member(other, "recorded")),
     }
 }

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver::certificates;
-use apiserver::{Api, Body, Call, Caller, Limits, Listener, Options, Query, StaticToken, User};
+use apiserver::{
+    Api, Body, Caller, Limits, Listener, Options, Query, Request as ApiRequest, StaticToken, User,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue, Method};
@@ -290,7 +292,7 @@ impl Server {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_str(kind)?);
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let call = Call {
+        let call = ApiRequest {
             method,
             path: path.to_owned(),
             query: Query::default(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::{CONTROLLER_REVISIONS, DAEMON_SETS};
-use client::{BoxFuture, Error, Key, PatchKind, Until, Update, gone_is_fine};
+use client::{BoxFuture, Error, Key, PatchKind, Until, Update, ignore_not_found};
 use serde_json::{Value, json};
 
 use crate::context::{ControllerContext, UNTYPED_BY_CONTROLLER, text};
@@ -146,7 +146,7 @@ impl DaemonSets {
                 let kind = PatchKind::Merge;
                 context
                     .client
-                    .patch_part(DAEMON_SETS, namespace, name, "status", kind, &patch)
+                    .patch_subresource(DAEMON_SETS, namespace, name, "status", kind, &patch)
                     .await?;
                 return Err(error);
             }
@@ -171,7 +171,7 @@ impl DaemonSets {
                 (text(&old["metadata"]["namespace"]), text(&old["metadata"]["name"]));
             let uid = client::DeleteOptions::of_uid(text(&old["metadata"]["uid"]));
             let done = context.client.delete(CONTROLLER_REVISIONS, namespace, name, &uid).await;
-            gone_is_fine(done)?;
+            ignore_not_found(done)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use client::kind::{DEPLOYMENTS, REPLICA_SETS};
 use client::{
-    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, Update, gone_is_fine,
+    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, Update, ignore_not_found,
 };
 use serde_json::{Value, json};
 
@@ -164,7 +164,7 @@ impl Deployments {
                         let name = text(&deployment["metadata"]["name"]);
                         let kind = PatchKind::Merge;
                         client
-                            .patch_part(DEPLOYMENTS, namespace, name, "status", kind, &patch)
+                            .patch_subresource(DEPLOYMENTS, namespace, name, "status", kind, &patch)
                             .await?;
                         Err(error)
                     }
@@ -195,7 +195,7 @@ impl Deployments {
                     propagation: Some(Propagation::Background),
                     ..DeleteOptions::of_uid(uid)
                 };
-                gone_is_fine(client.delete(REPLICA_SETS, namespace, name, &options).await)?;
+                ignore_not_found(client.delete(REPLICA_SETS, namespace, name, &options).await)?;
                 let key = Key::new(namespace, name);
                 return context.replica_sets.caught_up(&Until::Going(&key, &is_deleting)).await;
             }

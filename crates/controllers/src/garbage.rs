@@ -12,7 +12,7 @@ use std::time::Duration;
 use client::kind::Kind;
 use client::{
     BoxFuture, Change, DeleteOptions, Error, Key, PatchKind, Propagation, Reflector, Scope,
-    gone_is_fine,
+    ignore_not_found,
 };
 use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ impl Garbage {
             }
             Change::Applied { key, object, .. } => graph.apply(Item::new(kind, key, object)),
             Change::Removed { key, .. } => graph.remove(kind, &key),
-            Change::UpTo { .. } => Vec::new(),
+            Change::Bookmark { .. } => Vec::new(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Garbage {
                     "deleting an object whose owners are gone"
                 );
                 let (namespace, name) = (item.key.namespace(), item.key.name());
-                gone_is_fine(
+                ignore_not_found(
                     self.context.client.delete(item.kind, namespace, name, &options).await,
                 )?;
             }
@@ -210,7 +210,7 @@ impl Garbage {
         let (namespace, name) = (item.key.namespace(), item.key.name());
         let (kind, patch) = (PatchKind::StrategicMerge, json!({"metadata": metadata}));
         let done = self.context.client.patch(item.kind, namespace, name, kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))
+        ignore_not_found(done.map(|_| ()))
     }
 }
 

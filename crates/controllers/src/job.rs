@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::{JOBS, PODS};
-use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, gone_is_fine};
+use client::{
+    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, ignore_not_found,
+};
 use serde_json::{Value, json};
 
 use crate::context::{BY_NAMESPACE, ControllerContext, text};
@@ -92,7 +94,7 @@ impl Jobs {
         let kind = PatchKind::StrategicMerge;
         let client = &self.0.client;
         let patched = client.patch(PODS, &pod.namespace, &pod.name, kind, &patch).await;
-        gone_is_fine(patched.map(|_| ()))
+        ignore_not_found(patched.map(|_| ()))
     }
 
     /// Removes the tracking finalizer from a pod.
@@ -215,7 +217,7 @@ impl Reconcile for FinishedJobs {
                 ..DeleteOptions::of_uid(text(&job["metadata"]["uid"]))
             };
             let done = context.client.delete(JOBS, key.namespace(), key.name(), &options).await;
-            gone_is_fine(done).map(|()| None)
+            ignore_not_found(done).map(|()| None)
         })
     }
 }

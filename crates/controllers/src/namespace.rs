@@ -151,7 +151,7 @@ impl Namespaces {
         rest.retain(|name| name != FINALIZER);
         empty["spec"]["finalizers"] = rest.into();
         info!(namespace = key.name(), "all content is deleted; finalizing the namespace");
-        match context.client.update_part(NAMESPACES, "finalize", &empty).await {
+        match context.client.update_subresource(NAMESPACES, "finalize", &empty).await {
             Err(error) if error.is_not_found() => Ok(None),
             done => done.map(|_| None),
         }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use client::kind::{LEASES, NODES, PODS};
-use client::{Cache, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
+use client::{Cache, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -323,7 +323,7 @@ async fn sync(
         if let Some(status) = unknown_status(&object, context.clock.now()) {
             object["status"] = status;
             info!(node = node.name, "the node is unresponsive; setting its conditions to Unknown");
-            context.client.update_part(NODES, "status", &object).await?;
+            context.client.update_subresource(NODES, "status", &object).await?;
             let message = format!("Node {} status is now: NodeNotReady", node.name);
             let subject = Subject::of(NODES, &object);
             let recorder = context.recorder.named("node-controller");
@@ -356,7 +356,7 @@ async fn sync(
     });
     info!(node = node.name, taints = %patch["spec"]["taints"], "updating the taints of the node");
     let done = context.client.patch(NODES, "", &node.name, PatchKind::Merge, &patch).await;
-    gone_is_fine(done.map(|_| ()))
+    ignore_not_found(done.map(|_| ()))
 }
 
 /// Marks the pods of a NotReady node as NotReady.
@@ -372,8 +372,9 @@ async fn mark_pods(context: &ControllerContext, node: &Node) -> Result<(), Error
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let (namespace, name) = (key.namespace(), key.name());
         let kind = PatchKind::StrategicMerge;
-        let done = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))?;
+        let done =
+            context.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
+        ignore_not_found(done.map(|_| ()))?;
         let subject = Subject {
             kind: PODS,
             namespace: namespace.to_owned(),

@@ -93,7 +93,7 @@ impl Quotas {
         let status = recompute(&quota, all, context.clock.now());
         if quota["status"] != status {
             quota["status"] = status;
-            match context.client.update_part(QUOTAS, "status", &quota).await {
+            match context.client.update_subresource(QUOTAS, "status", &quota).await {
                 Err(error) if error.is_not_found() => return Ok(None),
                 done => done?,
             };

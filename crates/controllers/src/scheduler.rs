@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
-use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, gone_is_fine};
+use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, ignore_not_found};
 use scheduling::Settings;
 use scheduling::queue::BackoffConfig;
 use serde_json::{Value, json};
@@ -298,7 +298,7 @@ async fn bind(client: &Client, pod: &ObjectRef, node: &str) -> Result<(), Error>
         "metadata": {"name": name, "namespace": namespace, "uid": pod.uid},
         "target": {"kind": "Node", "name": node},
     });
-    let sent = client.create_part(PODS, namespace, name, "binding", &binding);
+    let sent = client.create_subresource(PODS, namespace, name, "binding", &binding);
     tokio::time::timeout(BINDING_TIME, sent).await.unwrap_or(Err(Error::Behind))
 }
 
@@ -337,7 +337,7 @@ async fn refuse(
         }
         let options = DeleteOptions::of_uid(&victim.uid);
         let (namespace, name) = (victim.key.namespace(), victim.key.name());
-        gone_is_fine(client.delete(PODS, namespace, name, &options).await)?;
+        ignore_not_found(client.delete(PODS, namespace, name, &options).await)?;
         let message =
             format!("Preempted by pod {} on node {}", refusal.pod.uid, refusal.victims_on);
         let event = Occurrence::normal(&subject(victim), "Preempted", message);
@@ -345,7 +345,7 @@ async fn refuse(
     }
     for pod in &refusal.displaced {
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": null}});
-        gone_is_fine(patch_status(client, pod, &patch).await)?;
+        ignore_not_found(patch_status(client, pod, &patch).await)?;
     }
     if !refusal.is_news {
         return Ok(());
@@ -361,11 +361,11 @@ async fn refuse(
         let node = if node.is_empty() { Value::Null } else { node.as_str().into() };
         patch["status"]["nominatedNodeName"] = node;
     }
-    gone_is_fine(patch_status(client, &refusal.pod, &patch).await)
+    ignore_not_found(patch_status(client, &refusal.pod, &patch).await)
 }
 
 async fn patch_status(client: &Client, pod: &ObjectRef, patch: &Value) -> Result<(), Error> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let kind = PatchKind::StrategicMerge;
-    client.patch_part(PODS, namespace, name, "status", kind, patch).await.map(|_| ())
+    client.patch_subresource(PODS, namespace, name, "status", kind, patch).await.map(|_| ())
 }

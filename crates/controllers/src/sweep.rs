@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::{EVENTS, NODES, PODS};
-use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
+use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -70,7 +70,7 @@ async fn expire_events(
         for key in expired {
             let options = DeleteOptions::default();
             let done = context.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
-            if let Err(error) = gone_is_fine(done) {
+            if let Err(error) = ignore_not_found(done) {
                 failed = true;
                 context.counters.failed(EVENT_EXPIRY, &key, &error);
                 let error = chain(&error);
@@ -186,12 +186,13 @@ async fn remove(context: &ControllerContext, pod: &Pod, reason: Reason) -> Resul
             }]);
         }
         let kind = PatchKind::StrategicMerge;
-        let done = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))?;
+        let done =
+            context.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
+        ignore_not_found(done.map(|_| ()))?;
     }
     info!(pod = %pod.key(), node = pod.node, ?reason, "removing a pod");
     let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&pod.uid) };
-    gone_is_fine(context.client.delete(PODS, namespace, name, &options).await)
+    ignore_not_found(context.client.delete(PODS, namespace, name, &options).await)
 }
 
 #[cfg(test)]

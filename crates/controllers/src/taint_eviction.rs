@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::PODS;
-use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, gone_is_fine};
+use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, ignore_not_found};
 use serde_json::json;
 use tracing::info;
 
@@ -90,10 +90,11 @@ impl TaintEvictions {
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
         let kind = PatchKind::StrategicMerge;
-        let marked = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
-        gone_is_fine(marked.map(|_| ()))?;
+        let marked =
+            context.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
+        ignore_not_found(marked.map(|_| ()))?;
         let options = DeleteOptions::of_uid(&pod.uid);
-        gone_is_fine(context.client.delete(PODS, namespace, name, &options).await)?;
+        ignore_not_found(context.client.delete(PODS, namespace, name, &options).await)?;
         let subject = Subject {
             kind: PODS,
             namespace: namespace.to_owned(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use client::kind::{Kind, PODS};
-use client::{DeleteOptions, Error, Key, PatchKind, Until, gone_is_fine};
+use client::{DeleteOptions, Error, Key, PatchKind, Until, ignore_not_found};
 use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ pub(crate) async fn settle_claim(
     };
     let patched =
         context.client.patch(kind, namespace, name, PatchKind::StrategicMerge, &patch).await;
-    gone_is_fine(patched.map(|_| ()))
+    ignore_not_found(patched.map(|_| ()))
 }
 
 /// Returns the owner's pods, after adoption and release.
@@ -250,7 +250,7 @@ pub(crate) async fn write_status(
     new["status"] = status;
     new["kind"] = kind.kind.into();
     new["apiVersion"] = kind.api_version().into();
-    match context.client.update_part(kind, "status", &new).await {
+    match context.client.update_subresource(kind, "status", &new).await {
         Ok(written) => cache.caught_up(&Until::Revision(revision(&written))).await,
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),

@@ -1,9 +1,9 @@
-//! The bytes of a response: [`Body`]. Does not know what they are.
+//! The bytes of a response: [`Body`].
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-/// The bytes of a response, at once or as they come.
+/// The bytes of a response, complete or as a stream.
 #[derive(Debug)]
 pub enum Body {
     Whole(Bytes),

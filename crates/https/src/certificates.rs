@@ -1,7 +1,7 @@
-//! Certificates of our own: an authority made at the first start, and what it signs.
+//! Our own certificate authority and the certificates that it signs.
 //!
-//! Text in and out (PEM). Callers decide where keys are kept, with which permissions, and when
-//! anything is renewed ([`Validity`] answers when that is due).
+//! Text in and out (PEM). Callers decide where keys are stored, with which permissions, and when to
+//! renew ([`Validity`] reports when that is due).
 
 use std::time::{Duration, SystemTime};
 
@@ -29,17 +29,17 @@ pub struct CertificateError {
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long an authority lasts: ten years, as kubeadm's.
+/// The lifetime of an authority: ten years, as kubeadm's.
 pub const AUTHORITY_FOR: Duration = DAY.saturating_mul(3650);
 
-/// How long a certificate lasts that an authority signed: a year, as kubeadm's.
+/// The lifetime of a signed certificate: one year, as kubeadm's.
 pub const SIGNED_FOR: Duration = DAY.saturating_mul(365);
 
-/// How long before its making a certificate is valid: clocks of clients may be behind.
+/// Certificates are backdated by this much, because clocks of clients may be behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
-/// The last second that a certificate can name is at the end of the year 9999. Times beyond the year
-/// 9000 are no better than a broken clock.
+/// A certificate cannot name a time after the year 9999. A clock beyond the year 9000 is treated as
+/// broken.
 const LATEST: Duration = DAY.saturating_mul(365 * 7000);
 
 /// The time that a certificate is valid for.
@@ -96,12 +96,12 @@ fn params(name: &str, group: Option<&str>, now: SystemTime, lasts: Duration) -> 
     params
 }
 
-/// A new authority.
+/// Creates an authority.
 pub fn authority(name: &str) -> Result<Pair, CertificateError> {
     authority_at(name, SystemTime::now())
 }
 
-/// A new authority, valid from `now` on.
+/// Creates an authority, valid from `now` on.
 pub fn authority_at(name: &str, now: SystemTime) -> Result<Pair, CertificateError> {
     let failed = |source| CertificateError { what: name.to_owned(), source };
     let key = KeyPair::generate().map_err(failed)?;
@@ -112,12 +112,12 @@ pub fn authority_at(name: &str, now: SystemTime) -> Result<Pair, CertificateErro
     Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-/// The server's certificate, good for these names and addresses.
+/// Creates a server certificate for these names and addresses.
 pub fn server(authority: &Pair, names: &[String]) -> Result<Pair, CertificateError> {
     server_at(authority, names, SystemTime::now())
 }
 
-/// A server's certificate, valid from `now` on.
+/// Creates a server certificate, valid from `now` on.
 pub fn server_at(
     authority: &Pair,
     names: &[String],
@@ -135,12 +135,12 @@ pub fn server_at(
     sign(authority, params, "the server")
 }
 
-/// A client's certificate: a user in a group.
+/// Creates a client certificate for a user in a group.
 pub fn client(authority: &Pair, user: &str, group: &str) -> Result<Pair, CertificateError> {
     client_at(authority, user, group, SystemTime::now())
 }
 
-/// A client's certificate, valid from `now` on.
+/// Creates a client certificate, valid from `now` on.
 pub fn client_at(
     authority: &Pair,
     user: &str,
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_due_in_its_last_third_and_before_it_begins() {
+    fn certificate_is_due_in_its_last_third() {
         for start in [SystemTime::UNIX_EPOCH, SystemTime::now()] {
             let authority = authority_at("a", start).unwrap();
             let client = client_at(&authority, "c", "g", start).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_made_however_wrong_the_clock_is() {
+    fn certificates_are_created_with_any_clock() {
         // Beyond the year 9999, which is the last that a certificate can name. Windows has no time after 30828.
         let never = SystemTime::UNIX_EPOCH + DAY * 365 * 20_000;
         let made = authority_at("a", never).unwrap();

@@ -1,4 +1,4 @@
-//! [`Clock`]: the time that certificates are checked against. The system's, except in tests.
+//! [`Clock`]: the time that certificates are checked against. The system clock, except in tests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls::time_provider::TimeProvider;
 pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl Clock {
-    /// A clock that calls `now` whenever it is read.
+    /// Creates a clock that calls `now` whenever it is read.
     pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Clock {
         Clock(Arc::new(now))
     }

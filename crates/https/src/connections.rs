@@ -1,18 +1,18 @@
 //! The connections of a listener: which of them belong to known clients, and when each has to end.
 //!
-//! Main types: [`Registry`] counts connections and makes room; [`Client`] is one connection as the
-//! function that answers its requests sees it. Reads and writes nothing itself.
+//! Main types: [`Registry`] counts connections and closes some to make room; [`Client`] is one
+//! connection as the request handler sees it. Does no I/O itself.
 //!
 //! ```text
-//!  accepted ──▶ stranger ──────── certificate, or known_as ──────▶ known
-//!                  │ no request in time                              │ idle, or reads nothing
-//!                  │ the oldest, when a newer one needs its place    │ idle, when another needs its place
+//!  accepted ──▶ anonymous ─────── certificate, or known_as ──────▶ known
+//!                  │ no request in time                              │ idle, or does not read
+//!                  │ the oldest, when a newer one needs its slot     │ idle, when another needs its slot
 //!                  ▼                                                 ▼
 //!                                       closed
 //! ```
 //!
-//! Strangers never take the place of a known client, and a stranger never waits for another one: the
-//! oldest is closed instead. A known client is limited by its name.
+//! Anonymous clients never displace a known client and never wait for each other: the oldest one is
+//! closed instead. A known client is limited by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -28,13 +28,13 @@ use crate::listener::{Limits, Peer};
 /// The reason why the listener ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// A stranger sent no request in time.
+    /// An anonymous client sent no request in time.
     Silent,
     /// A known client sent no request for a long time.
     Idle,
     /// The client does not read a response.
     Stalled,
-    /// Another connection needed the place.
+    /// Another connection needed the slot.
     Displaced,
 }
 
@@ -54,7 +54,7 @@ impl End {
 /// The number of connections, and of those that the listener ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
-    pub strangers: usize,
+    pub anonymous: usize,
     pub known: usize,
     /// By reason, since the listener was bound.
     pub ended: Vec<(&'static str, u64)>,
@@ -70,17 +70,17 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 struct Members {
-    /// The number of the next connection; numbers are in the order of their acceptance.
+    /// The number of the next connection; numbers follow the order of acceptance.
     next: u64,
-    strangers: BTreeMap<u64, Arc<Client>>,
+    anonymous: BTreeMap<u64, Arc<Client>>,
     by_network: HashMap<IpAddr, BTreeSet<u64>>,
     known: HashMap<String, BTreeMap<u64, Arc<Client>>>,
     known_count: usize,
 }
 
 impl Members {
-    fn remove_stranger(&mut self, client: &Client) -> bool {
-        if self.strangers.remove(&client.number).is_none() {
+    fn remove_anonymous(&mut self, client: &Client) -> bool {
+        if self.anonymous.remove(&client.number).is_none() {
             return false;
         }
         if let Some(numbers) = self.by_network.get_mut(&client.network) {
@@ -126,9 +126,9 @@ impl Registry {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in as that of a stranger. Closes the oldest of its network, or of all
-    /// strangers, if there are too many.
-    pub(crate) fn enter(self: &Arc<Registry>, address: SocketAddr) -> Entered {
+    /// Registers a connection as anonymous. Closes the oldest one of its network, or of all
+    /// anonymous connections, if there are too many.
+    pub(crate) fn register(self: &Arc<Registry>, address: SocketAddr) -> ConnectionGuard {
         let network = network(address.ip());
         let mut members = self.members();
         let number = members.next;
@@ -142,25 +142,25 @@ impl Registry {
             displaced: Notify::new(),
             activity: Mutex::new(Activity::new()),
         });
-        members.strangers.insert(number, Arc::clone(&client));
+        members.anonymous.insert(number, Arc::clone(&client));
         members.by_network.entry(network).or_default().insert(number);
         let own = members.by_network.get(&network);
         let oldest = own
-            .filter(|own| own.len() > self.limits.strangers_per_address)
+            .filter(|own| own.len() > self.limits.anonymous_per_address)
             .and_then(|own| own.first().copied());
-        let is_full = members.strangers.len() > self.limits.strangers;
+        let is_full = members.anonymous.len() > self.limits.anonymous;
         let oldest =
-            oldest.or_else(|| members.strangers.keys().next().copied().filter(|_| is_full));
-        if let Some(oldest) = oldest.and_then(|number| members.strangers.get(&number).cloned()) {
+            oldest.or_else(|| members.anonymous.keys().next().copied().filter(|_| is_full));
+        if let Some(oldest) = oldest.and_then(|number| members.anonymous.get(&number).cloned()) {
             self.displace(&mut members, &oldest);
         }
-        Entered(client)
+        ConnectionGuard(client)
     }
 
     /// Closes the oldest stranger, for a process that has no more file descriptors.
-    pub(crate) fn displace_oldest_stranger(&self) {
+    pub(crate) fn displace_oldest_anonymous(&self) {
         let mut members = self.members();
-        if let Some(oldest) = members.strangers.values().next().cloned() {
+        if let Some(oldest) = members.anonymous.values().next().cloned() {
             self.displace(&mut members, &oldest);
         }
     }
@@ -169,7 +169,7 @@ impl Registry {
         match client.known() {
             Some(name) => members.remove_known(&name, client.number),
             None => {
-                members.remove_stranger(client);
+                members.remove_anonymous(client);
             }
         }
         self.count(End::Displaced);
@@ -196,10 +196,10 @@ impl Registry {
             Some(Some(idle)) => self.displace(&mut members, &idle),
             None => {}
         }
-        // It may have been displaced a moment ago, and be about to end.
-        if members.strangers.contains_key(&client.number) {
-            let this = members.strangers.get(&client.number).cloned();
-            members.remove_stranger(client);
+        // It may have been displaced a moment ago and be about to end.
+        if members.anonymous.contains_key(&client.number) {
+            let this = members.anonymous.get(&client.number).cloned();
+            members.remove_anonymous(client);
             if let Some(this) = this {
                 client.activity().known = Some(name.to_owned());
                 members.known.entry(name.to_owned()).or_default().insert(client.number, this);
@@ -209,9 +209,9 @@ impl Registry {
         true
     }
 
-    fn leave(&self, client: &Client) {
+    fn remove(&self, client: &Client) {
         let mut members = self.members();
-        if !members.remove_stranger(client)
+        if !members.remove_anonymous(client)
             && let Some(name) = client.known()
         {
             members.remove_known(&name, client.number);
@@ -227,7 +227,7 @@ impl Registry {
         let ended =
             End::ALL.map(|end| (end.name(), self.ended[end as usize].load(Ordering::Relaxed)));
         Counts {
-            strangers: members.strangers.len(),
+            anonymous: members.anonymous.len(),
             known: members.known_count,
             ended: ended.into(),
         }
@@ -246,13 +246,13 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection that is counted until this is dropped.
+/// Counts a connection until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Entered(pub(crate) Arc<Client>);
+pub(crate) struct ConnectionGuard(pub(crate) Arc<Client>);
 
-impl Drop for Entered {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.registry.leave(&self.0);
+        self.0.registry.remove(&self.0);
     }
 }
 
@@ -271,11 +271,11 @@ pub struct Client {
 #[derive(Debug)]
 struct Activity {
     known: Option<String>,
-    /// The time when a request came or a response was complete.
+    /// The time of the last request or complete response.
     last: Instant,
     next: u64,
-    /// The requests that are not answered completely. The value is the time since when the client has
-    /// not taken what was offered to it.
+    /// The requests that are not answered completely, with the time since when the client has not
+    /// read the available bytes.
     requests: HashMap<u64, Option<Instant>>,
 }
 
@@ -291,8 +291,8 @@ impl Activity {
             since.is_some_and(|since| now.saturating_duration_since(since) >= limits.stall)
         };
         if self.known.is_none() {
-            // A stranger's request is answered at once, so one that takes longer is not read.
-            return (quiet >= limits.patience).then_some(End::Silent);
+            // Anonymous requests are answered at once, so a long one is not being read.
+            return (quiet >= limits.handshake_timeout).then_some(End::Silent);
         }
         if self.requests.values().any(is_stalled) {
             return Some(End::Stalled);
@@ -314,15 +314,15 @@ impl Client {
         self.peer.get()
     }
 
-    /// Counts the connection as one of a client whose credentials were found to be good, from now on
-    /// and under the name of the first such request. Returns false if that client has too many
-    /// connections with requests under way; the connection is then still a stranger's.
+    /// Counts the connection as one of an authenticated client from now on, under the name of its
+    /// first request. Returns false if that client has too many connections with requests in
+    /// flight; the connection then stays anonymous.
     #[must_use]
     pub fn known_as(&self, name: &str) -> bool {
         self.registry.admit(self, name, false)
     }
 
-    /// Takes note of the certificate. Returns false if its owner has too many connections.
+    /// Records the client certificate. Returns false if its owner has too many connections.
     pub(crate) fn certified(&self, peer: Peer) -> bool {
         let admitted = self.registry.admit(self, &peer.name, true);
         let _ = self.peer.set(peer);
@@ -342,13 +342,13 @@ impl Client {
     }
 
     /// Waits until the connection has to end.
-    pub(crate) async fn over(&self) -> End {
+    pub(crate) async fn ended(&self) -> End {
         let limits = &self.registry.limits;
-        let shortest = limits.patience.min(limits.idle).min(limits.stall);
+        let shortest = limits.handshake_timeout.min(limits.idle).min(limits.stall);
         let pause = (shortest / 4).max(Duration::from_millis(10));
         loop {
             tokio::select! {
-                // Counted when it was decided.
+                // Already counted when the connection was displaced.
                 () = self.displaced.notified() => return End::Displaced,
                 () = sleep(pause) => {}
             }
@@ -360,33 +360,33 @@ impl Client {
         }
     }
 
-    /// Takes note of a request.
-    pub(crate) fn begin(self: &Arc<Client>) -> UnderWay {
+    /// Records a request.
+    pub(crate) fn begin(self: &Arc<Client>) -> InFlight {
         let mut activity = self.activity();
         let number = activity.next;
         activity.next += 1;
         activity.last = Instant::now();
         activity.requests.insert(number, None);
-        UnderWay { client: Arc::clone(self), number }
+        InFlight { client: Arc::clone(self), number }
     }
 }
 
-/// A request that is not answered completely until this is dropped.
+/// A request in flight, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     client: Arc<Client>,
     number: u64,
 }
 
-impl UnderWay {
-    /// Takes note that the client has something to read, or that it has read everything.
-    pub(crate) fn offers(&self, something: bool) {
-        let since = something.then(Instant::now);
+impl InFlight {
+    /// Records whether the client has unread bytes.
+    pub(crate) fn set_unread(&self, is_unread: bool) {
+        let since = is_unread.then(Instant::now);
         self.client.activity().requests.insert(self.number, since);
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut activity = self.client.activity();
         activity.requests.remove(&self.number);
@@ -402,8 +402,8 @@ mod tests {
         Limits {
             connections: 8,
             connections_per_client: 3,
-            strangers: 4,
-            strangers_per_address: 2,
+            anonymous: 4,
+            anonymous_per_address: 2,
             ..Limits::default()
         }
     }
@@ -412,83 +412,84 @@ mod tests {
         format!("{host}:1").parse().unwrap()
     }
 
-    fn is_displaced(entered: &Entered) -> bool {
-        let members = entered.0.registry.members();
+    fn is_displaced(connection: &ConnectionGuard) -> bool {
+        let members = connection.0.registry.members();
         let is_known = |name: String| {
-            members.known.get(&name).is_some_and(|own| own.contains_key(&entered.0.number))
+            members.known.get(&name).is_some_and(|own| own.contains_key(&connection.0.number))
         };
-        !members.strangers.contains_key(&entered.0.number)
-            && !entered.0.known().is_some_and(is_known)
+        !members.anonymous.contains_key(&connection.0.number)
+            && !connection.0.known().is_some_and(is_known)
     }
 
     #[tokio::test]
-    async fn the_oldest_stranger_of_an_address_and_then_of_all_makes_room() {
+    async fn oldest_anonymous_connection_is_displaced() {
         let registry = Registry::new(limits());
-        let first = registry.enter(from("10.0.0.1"));
-        let other = registry.enter(from("10.0.0.2"));
-        let second = registry.enter(from("10.0.0.1"));
+        let first = registry.register(from("10.0.0.1"));
+        let other = registry.register(from("10.0.0.2"));
+        let second = registry.register(from("10.0.0.1"));
         assert!(!is_displaced(&first));
-        let third = registry.enter(from("10.0.0.1"));
+        let third = registry.register(from("10.0.0.1"));
         assert!(is_displaced(&first) && !is_displaced(&second) && !is_displaced(&other));
-        let more = [registry.enter(from("10.0.0.3")), registry.enter(from("10.0.0.4"))];
+        let more = [registry.register(from("10.0.0.3")), registry.register(from("10.0.0.4"))];
         assert!(is_displaced(&other) && !is_displaced(&second));
-        assert_eq!(registry.counts().strangers, 4);
+        assert_eq!(registry.counts().anonymous, 4);
         assert_eq!(registry.counts().ended.last(), Some(&("displaced", 2)));
         drop((first, other, second, third, more));
-        assert_eq!(registry.counts().strangers, 0);
+        assert_eq!(registry.counts().anonymous, 0);
         assert!(registry.members().by_network.is_empty());
     }
 
     #[tokio::test]
-    async fn known_clients_leave_the_strangers_and_are_limited_by_name() {
+    async fn known_clients_are_limited_by_name() {
         let registry = Registry::new(limits());
-        let known: Vec<Entered> = (0..3).map(|_| registry.enter(from("10.0.0.1"))).collect();
+        let known: Vec<ConnectionGuard> =
+            (0..3).map(|_| registry.register(from("10.0.0.1"))).collect();
         // The first was displaced by the third, and cannot come back.
         assert!(known[0].0.known_as("a") && is_displaced(&known[0]));
-        let again = registry.enter(from("10.0.0.1"));
+        let again = registry.register(from("10.0.0.1"));
         drop(known);
         let mut known = vec![again];
         assert!(known[0].0.known_as("a"));
         for _ in 0..2 {
-            known.push(registry.enter(from("10.0.0.1")));
+            known.push(registry.register(from("10.0.0.1")));
             assert!(known.last().unwrap().0.known_as("a"));
         }
-        assert_eq!((registry.counts().strangers, registry.counts().known), (0, 3));
-        let busy: Vec<UnderWay> = known.iter().map(|entered| entered.0.begin()).collect();
-        let fourth = registry.enter(from("10.0.0.1"));
+        assert_eq!((registry.counts().anonymous, registry.counts().known), (0, 3));
+        let busy: Vec<InFlight> = known.iter().map(|connection| connection.0.begin()).collect();
+        let fourth = registry.register(from("10.0.0.1"));
         assert!(!fourth.0.known_as("a"), "all of its connections are in use");
         assert!(fourth.0.known_as("b"), "another client has its own places");
         drop(busy);
-        let fifth = registry.enter(from("10.0.0.1"));
+        let fifth = registry.register(from("10.0.0.1"));
         assert!(fifth.0.known_as("a"));
         assert!(is_displaced(&known[0]) && !is_displaced(&known[1]));
     }
 
     #[tokio::test]
-    async fn clients_with_tokens_leave_places_for_those_with_certificates() {
+    async fn slots_are_reserved_for_clients_with_certificates() {
         let registry = Registry::new(limits());
         let mut kept = Vec::new();
         for name in ["a", "a", "b", "b", "c", "c"] {
-            let entered = registry.enter(from("10.0.0.1"));
-            assert!(entered.0.known_as(name));
-            kept.push((entered.0.begin(), entered));
+            let connection = registry.register(from("10.0.0.1"));
+            assert!(connection.0.known_as(name));
+            kept.push((connection.0.begin(), connection));
         }
-        let late = registry.enter(from("10.0.0.1"));
+        let late = registry.register(from("10.0.0.1"));
         assert!(!late.0.known_as("d"));
-        let admin = registry.enter(from("10.0.0.1"));
+        let admin = registry.register(from("10.0.0.1"));
         let peer = Peer { name: "admin".to_owned(), groups: Vec::new() };
         assert!(admin.0.certified(peer));
         assert_eq!(registry.counts().known, 7);
     }
 
     #[tokio::test]
-    async fn a_connection_ends_when_it_is_silent_idle_or_not_read() {
+    async fn connection_ends_when_silent_idle_or_unread() {
         let limits = Limits::default();
         let mut activity = Activity::new();
         let start = activity.last;
         let just_before = |limit: Duration| start + limit - Duration::from_millis(1);
-        assert_eq!(activity.end(&limits, just_before(limits.patience)), None);
-        assert_eq!(activity.end(&limits, start + limits.patience), Some(End::Silent));
+        assert_eq!(activity.end(&limits, just_before(limits.handshake_timeout)), None);
+        assert_eq!(activity.end(&limits, start + limits.handshake_timeout), Some(End::Silent));
         activity.known = Some("a".to_owned());
         assert_eq!(activity.end(&limits, just_before(limits.idle)), None);
         assert_eq!(activity.end(&limits, start + limits.idle), Some(End::Idle));

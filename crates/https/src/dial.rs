@@ -1,6 +1,6 @@
-//! TLS from the client's side: [`Dialer`], which knows whom to trust and who it is itself.
+//! TLS from the client's side: [`Dialer`], with the authorities it trusts and its own certificate.
 //!
-//! It opens connections and keeps none; what is said over them is [`crate::exchange`]'s business.
+//! Opens connections and keeps none. Requests are sent by [`crate::exchange`].
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tracing::info;
 
 use crate::certificates::Pair;
 use crate::clock::Clock;
@@ -21,21 +22,21 @@ use crate::clock::Clock;
 /// Keys or certificates that cannot be used.
 #[derive(Debug, Error)]
 pub enum MaterialError {
-    #[error("the authority is no PEM text with certificates")]
+    #[error("the authority is not PEM text with certificates")]
     NoAuthority,
     #[error("a certificate of the authority cannot be used")]
     Authority(#[source] rustls::Error),
-    #[error("the certificate is no PEM text with certificates")]
+    #[error("the certificate is not PEM text with certificates")]
     NoCertificate,
-    #[error("the key is no PEM text with a private key (PKCS#8, PKCS#1 or SEC1)")]
+    #[error("the key is not PEM text with a private key (PKCS#8, PKCS#1 or SEC1)")]
     NoKey,
     #[error("the certificate and its key cannot be used")]
     Pair(#[source] rustls::Error),
-    #[error("TLS is not to be had")]
+    #[error("failed to initialise TLS")]
     Tls(#[source] rustls::Error),
 }
 
-/// Why there is no connection.
+/// The reason why a connection failed.
 #[derive(Debug, Error)]
 pub enum DialError {
     #[error("{0:?} is neither a host name nor an address")]
@@ -48,12 +49,12 @@ pub enum DialError {
     Tls { address: String, source: io::Error },
 }
 
-/// Opens TLS connections to servers that an authority vouches for. Clones share what they trust and who
-/// they are.
+/// Opens TLS connections to servers with a certificate of a trusted authority. Clones share the
+/// trusted authority and the identity.
 #[derive(Debug, Clone)]
 pub struct Dialer {
     config: Arc<RwLock<Arc<ClientConfig>>>,
-    patience: Duration,
+    connect_timeout: Duration,
     clock: Clock,
 }
 
@@ -79,36 +80,37 @@ pub(crate) fn identity(pair: &Pair) -> Result<Identity, MaterialError> {
 }
 
 impl Dialer {
-    /// Trusts servers with certificates of `authority` (PEM), and shows `pair` to those who ask.
-    /// `protocols` are offered in this order: `h2`, `http/1.1`.
+    /// Trusts servers with certificates of `authority` (PEM), and presents `pair` to servers that
+    /// ask for a certificate. `protocols` are offered in this order: `h2`, `http/1.1`.
     pub fn new(
         authority: &str,
         pair: Option<&Pair>,
         protocols: &[&str],
-        patience: Duration,
+        connect_timeout: Duration,
     ) -> Result<Dialer, MaterialError> {
-        Dialer::new_at(authority, pair, protocols, patience, Clock::default())
+        Dialer::new_at(authority, pair, protocols, connect_timeout, Clock::default())
     }
 
-    /// The same by another clock than the system's.
+    /// As [`Dialer::new`], with a given clock.
     pub fn new_at(
         authority: &str,
         pair: Option<&Pair>,
         protocols: &[&str],
-        patience: Duration,
+        connect_timeout: Duration,
         clock: Clock,
     ) -> Result<Dialer, MaterialError> {
         let protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let config = Arc::new(config(authority, pair, protocols, &clock)?);
-        Ok(Dialer { config: Arc::new(RwLock::new(config)), patience, clock })
+        Ok(Dialer { config: Arc::new(RwLock::new(config)), connect_timeout, clock })
     }
 
-    /// Uses another authority and another identity for connections that are opened from now on. On an
-    /// error those in use stay.
+    /// Uses another authority and identity for new connections. On an error the current ones stay
+    /// in use.
     pub fn replace(&self, authority: &str, pair: Option<&Pair>) -> Result<(), MaterialError> {
         let protocols = self.config().alpn_protocols.clone();
         let config = Arc::new(config(authority, pair, protocols, &self.clock)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        info!("replaced the client certificate and the server authority for new connections");
         Ok(())
     }
 
@@ -116,7 +118,7 @@ impl Dialer {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Connects to a host, whose certificate must be good for `name`.
+    /// Connects to a host whose certificate must be valid for `name`.
     pub async fn connect(
         &self,
         host: &str,
@@ -130,16 +132,18 @@ impl Dialer {
             let stream = TcpStream::connect((host, port))
                 .await
                 .map_err(|source| DialError::Connect { address: address.clone(), source })?;
-            // Requests are small and wanted at once.
+            // Requests are small and latency matters.
             let _ = stream.set_nodelay(true);
             TlsConnector::from(self.config())
                 .connect(server, stream)
                 .await
                 .map_err(|source| DialError::Tls { address: address.clone(), source })
         };
-        match timeout(self.patience, connecting).await {
+        match timeout(self.connect_timeout, connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(DialError::TimedOut { address: address.clone(), after: self.patience }),
+            Err(_) => {
+                Err(DialError::TimedOut { address: address.clone(), after: self.connect_timeout })
+            }
         }
     }
 }
@@ -166,7 +170,7 @@ fn config(
     Ok(config)
 }
 
-/// `host:port`, with brackets where the host is an IPv6 address.
+/// Formats `host:port`, with brackets around an IPv6 address.
 fn shown(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -177,7 +181,7 @@ mod tests {
     use crate::certificates;
 
     #[test]
-    fn unusable_keys_and_certificates_are_told_apart() {
+    fn unusable_keys_and_certificates_have_distinct_errors() {
         let wait = Duration::from_secs(1);
         let authority = certificates::authority("a").unwrap();
         let good = certificates::client(&authority, "c", "g").unwrap();
@@ -185,18 +189,18 @@ mod tests {
             Dialer::new(authority, Some(pair), &[], wait).map(|_| ()).unwrap_err().to_string()
         };
         assert!(Dialer::new(&authority.certificate, Some(&good), &["h2"], wait).is_ok());
-        assert!(made("nonsense", &good).contains("authority is no PEM"));
+        assert!(made("nonsense", &good).contains("authority is not PEM"));
         let keyless = Pair { key: "x".to_owned(), ..good.clone() };
-        assert!(made(&authority.certificate, &keyless).contains("the key is no PEM"));
+        assert!(made(&authority.certificate, &keyless).contains("the key is not PEM"));
         let bare = Pair { certificate: String::new(), ..good.clone() };
-        assert!(made(&authority.certificate, &bare).contains("the certificate is no PEM"));
+        assert!(made(&authority.certificate, &bare).contains("the certificate is not PEM"));
         let other = certificates::client(&authority, "d", "g").unwrap();
         let crossed = Pair { certificate: good.certificate, key: other.key };
         assert!(made(&authority.certificate, &crossed).contains("cannot be used"));
     }
 
     #[test]
-    fn addresses_are_shown_as_people_write_them() {
+    fn ipv6_addresses_are_formatted_with_brackets() {
         assert_eq!(shown("::1", 1), "[::1]:1");
         assert_eq!(shown("node", 10250), "node:10250");
     }

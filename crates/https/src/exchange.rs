@@ -1,8 +1,8 @@
-//! One request over one connection, and what follows when it changes its protocol.
+//! One request over one connection, including protocol upgrades.
 //!
-//! Main entries: [`exchange`] sends a request over any stream; [`relay`] makes the answer to pass on
-//! from it, with the far end of a tunnel if the other side switched protocols. No byte of a tunnel is
-//! looked at.
+//! Entry points: [`exchange`] sends a request over any stream; [`relay`] converts the response into
+//! an answer for the client, with the far end of a tunnel after a protocol switch. The bytes of a
+//! tunnel are not inspected.
 
 use std::any::Any;
 use std::fmt;
@@ -19,14 +19,14 @@ use tokio::sync::mpsc;
 
 use crate::body::Body;
 
-/// The number of pieces of an answer that are read ahead of the client. A client may leave all of them
-/// unread.
+/// The number of chunks of a response that are read ahead of the client. A client may leave all of
+/// them unread.
 const AHEAD: usize = 4;
 
-/// The far end of a connection that changed its protocol.
+/// The far end of an upgraded connection.
 pub struct Tunnel {
     pub(crate) stream: Box<dyn Stream>,
-    /// Dropped when the tunnel is over.
+    /// Dropped when the tunnel ends.
     _held: Option<Box<dyn Any + Send>>,
 }
 
@@ -42,7 +42,7 @@ impl Tunnel {
         Tunnel { stream: Box::new(stream), _held: None }
     }
 
-    /// Keeps something until the tunnel is over.
+    /// Keeps a value until the tunnel ends.
     #[must_use]
     pub fn holding(self, held: impl Any + Send) -> Tunnel {
         Tunnel { _held: Some(Box::new(held)), ..self }
@@ -55,37 +55,37 @@ impl fmt::Debug for Tunnel {
     }
 }
 
-/// A request as it is received.
+/// A received request.
 pub type Inbound = Request<Incoming>;
 
-/// What goes back to a client: a response, and with a switch of protocols what to join it to.
+/// A response to a client and, after a protocol switch, the far end of the tunnel.
 #[derive(Debug)]
 pub struct Answer {
     pub response: Response<Body>,
-    /// The far end, if the response says 101.
+    /// The far end, if the status is 101.
     pub tunnel: Option<Tunnel>,
     pub(crate) held: Option<Box<dyn Any + Send + Sync>>,
-    /// True if the client may leave the response unread for as long as it likes.
-    pub(crate) is_unhurried: bool,
+    /// True if the client may leave the response unread for any time.
+    pub(crate) is_for_slow_reader: bool,
 }
 
 impl Answer {
     #[must_use]
     pub fn new(response: Response<Body>, tunnel: Option<Tunnel>) -> Answer {
-        Answer { response, tunnel, held: None, is_unhurried: false }
+        Answer { response, tunnel, held: None, is_for_slow_reader: false }
     }
 
-    /// Keeps something until the response has been sent.
+    /// Keeps a value until the response has been sent.
     #[must_use]
     pub fn holding(self, held: impl Any + Send + Sync) -> Answer {
         Answer { held: Some(Box::new(held)), ..self }
     }
 
-    /// Lets the client leave the response unread for as long as it likes, as a reader of a log may do
-    /// who looks at one page after another. Only for responses that hold little.
+    /// Lets the client leave the response unread for any time, for example while a user pages
+    /// through a log. Only for responses that hold little memory.
     #[must_use]
-    pub fn unhurried(self) -> Answer {
-        Answer { is_unhurried: true, ..self }
+    pub fn for_slow_reader(self) -> Answer {
+        Answer { is_for_slow_reader: true, ..self }
     }
 }
 
@@ -95,16 +95,16 @@ impl From<Response<Body>> for Answer {
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 #[derive(Debug, Error)]
 pub enum ExchangeError {
-    #[error("the connection ended before an answer came: {0}")]
+    #[error("the connection ended before the response: {0}")]
     Broken(#[source] hyper::Error),
-    #[error("the change of protocol failed: {0}")]
+    #[error("the protocol upgrade failed: {0}")]
     Upgrade(#[source] hyper::Error),
 }
 
-/// Whether a request asks to change the protocol.
+/// Returns true if a request asks for a protocol upgrade.
 #[must_use]
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     let mut options = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
@@ -113,8 +113,8 @@ pub fn is_upgrade(headers: &HeaderMap) -> bool {
             .any(|list| list.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")))
 }
 
-/// The headers by which client and server agree on a protocol, and nothing of who the client is: its
-/// credentials are for us and not for the next one.
+/// Returns the headers that negotiate the protocol, without credentials: those are for this server
+/// only.
 #[must_use]
 pub fn upgrade_headers(headers: &HeaderMap) -> HeaderMap {
     const KEPT: [&str; 7] = [
@@ -132,7 +132,7 @@ pub fn upgrade_headers(headers: &HeaderMap) -> HeaderMap {
             kept.append(HeaderName::from_static(name), value.clone());
         }
     }
-    // A browser can send a token only as if it were the name of a protocol.
+    // A browser can send a token only in place of a protocol name.
     let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     let protocols: Vec<&str> = protocols
         .filter_map(|value| value.to_str().ok())
@@ -160,16 +160,17 @@ where
         .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
         .await;
     let (mut sender, connection) = handshake.map_err(ExchangeError::Broken)?;
-    // It ends when the answer has been read or dropped, or hands its stream to the tunnel.
+    // The task ends when the response has been read or dropped, or when the tunnel takes the
+    // stream.
     tokio::spawn(async move { connection.with_upgrades().await });
     sender.send_request(request).await.map_err(ExchangeError::Broken)
 }
 
-/// An answer as it came, to be passed on.
+/// Converts a received response into an answer to pass on.
 pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError> {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let (mut parts, body) = response.into_parts();
-        // They are about the connection the answer came by.
+        // These headers belong to the upstream connection.
         for name in ["connection", "keep-alive", "transfer-encoding", "upgrade"] {
             parts.headers.remove(name);
         }
@@ -182,7 +183,8 @@ pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError
     Ok(Answer::new(passed, Some(Tunnel::to(TokioIo::new(upgraded)))))
 }
 
-/// A body that is read as fast as it is wanted. When nobody wants it any more, it is let go.
+/// Returns a body that is read as fast as the client takes it. The source is dropped when the
+/// client goes away.
 pub(crate) fn streamed(mut body: Incoming) -> Body {
     let (sender, chunks) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
@@ -191,7 +193,7 @@ pub(crate) fn streamed(mut body: Incoming) -> Body {
                 frame = body.frame() => frame,
                 () = sender.closed() => return,
             };
-            // A body that breaks off has an end like any other: there is no way to say more.
+            // A body that breaks off looks like a complete one: HTTP has no way to report it here.
             let Some(Ok(frame)) = frame else { return };
             if let Ok(bytes) = frame.into_data()
                 && sender.send(bytes).await.is_err()
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_stay_behind() {
+    fn credentials_are_not_forwarded() {
         let given = headers(&[
             ("authorization", "Bearer secret"),
             ("cookie", "secret"),

@@ -1,8 +1,8 @@
 //! Prometheus metrics over HTTP: the text format, or the delimited protobuf format if the client
 //! prefers it.
 //!
-//! Main entry: [`negotiate`]. Metrics always come in as text, which is converted when the client asks
-//! for protobuf. This module knows no metric by name and does not serve OpenMetrics.
+//! Entry point: [`negotiate`]. Input is always text, which is converted if the client asks for
+//! protobuf. Knows no metric by name and does not serve OpenMetrics.
 
 use std::collections::HashMap;
 
@@ -64,7 +64,7 @@ struct Family {
     help: Option<String>,
     kind: Kind,
     metrics: Vec<Metric>,
-    /// Where each set of labels is in `metrics`.
+    /// The index in `metrics` of each set of labels.
     index: HashMap<Labels, usize>,
 }
 
@@ -167,7 +167,7 @@ impl Families {
         match (suffix, bound) {
             ("_sum", _) => metric.sum = value,
             ("_count", _) => metric.count = value as u64,
-            // The bucket without a bound equals the count, which has a field of its own.
+            // The bucket without a bound equals the count, which has its own field.
             (_, Some(bound)) if bound == f64::INFINITY => {}
             (_, Some(bound)) => metric.points.push((bound, value)),
             _ => metric.value = value,

@@ -1,14 +1,16 @@
-//! HTTPS both ways, for whatever of ours listens or dials.
+//! HTTPS servers and clients, for all components that listen or dial.
 //!
-//! - [`certificates`]: an authority of our own and what it signs.
-//! - [`Listener`]: a socket that serves TLS, knows its clients by their certificates, keeps limits,
-//!   and joins connections that changed their protocol to another one.
-//! - [`ServerTls`]: what a socket shows and trusts, replaceable while it serves.
-//! - [`Dialer`] and [`exchange`]: the other side.
-//! - [`Body`]: an answer's bytes, at once or as they come.
+//! - [`certificates`]: our own authority and the certificates that it signs.
+//! - [`Listener`]: a TLS socket that identifies clients by their certificates, enforces limits, and
+//!   joins upgraded connections to a far end.
+//! - [`ServerTls`]: the certificate and the trusted authorities of a socket, replaceable while it
+//!   serves.
+//! - [`Dialer`] and [`exchange`]: the client side.
+//! - [`Body`]: the bytes of a response, complete or as a stream.
+//! - [`ErrorChange`]: logs the errors of a retry loop once, until they change.
 //! - [`exposition`]: Prometheus metrics in the format that a client asks for.
 //!
-//! It knows no Kubernetes: who may do what is decided by who answers.
+//! Knows no Kubernetes: the request handler decides on access.
 
 mod body;
 pub mod certificates;
@@ -19,6 +21,7 @@ mod exchange;
 pub mod exposition;
 mod listener;
 mod outgoing;
+mod report;
 mod server_tls;
 
 pub use body::Body;
@@ -29,4 +32,5 @@ pub use exchange::{
     Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,
 };
 pub use listener::{Limits, ListenError, Listener, Peer};
+pub use report::{ErrorChange, error_chain};
 pub use server_tls::ServerTls;

@@ -1,8 +1,8 @@
 //! A socket that serves TLS: HTTP/1.1 and HTTP/2, the client's identity, limits, and tunnels.
 //!
-//! Main type: [`Listener`]. It accepts every connection at once; which of them are kept, and for how
-//! long, is decided by [`crate::connections`]. Requests are answered by a function that the caller
-//! gives, which also decides whether to read their bodies.
+//! Main type: [`Listener`]. It accepts every connection at once; [`crate::connections`] decides
+//! which are kept and for how long. A handler given by the caller answers requests and decides
+//! whether to read their bodies.
 //!
 //! ```text
 //!  client ══ connection ══▶ request ──▶ answer
@@ -10,7 +10,7 @@
 //!     ╚═════════ tunnel, byte for byte ═══╧═══▶ far end
 //! ```
 //!
-//! A tunnel is counted by itself, has no deadline, and ends with either side or with the listener.
+//! A tunnel is counted separately, has no deadline, and ends with either side or with the listener.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -32,13 +32,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tracing::{debug, info, warn};
 
 use crate::body::Body;
 use crate::certificates::Pair;
 use crate::clock::Clock;
-use crate::connections::{Client, Counts, End, Entered, Registry};
+use crate::connections::{Client, ConnectionGuard, Counts, End, Registry};
 use crate::exchange::{Answer, Inbound, Tunnel};
 use crate::outgoing::{Held, outgoing};
+use crate::report::ErrorChange;
 use crate::server_tls::ServerTls;
 
 /// The limits of a listener.
@@ -48,45 +50,47 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one known client.
     pub connections_per_client: usize,
-    /// Connections of clients that are not known, or not yet. If there are more, the oldest is closed.
-    pub strangers: usize,
-    /// Those of one address.
-    pub strangers_per_address: usize,
-    /// Requests under way on one connection of HTTP/2.
+    /// Connections of clients that are not authenticated, or not yet. If there are more, the oldest
+    /// is closed.
+    pub anonymous: usize,
+    /// Anonymous connections of one address.
+    pub anonymous_per_address: usize,
+    /// Requests in flight on one HTTP/2 connection.
     pub streams: u32,
-    /// Connections that changed their protocol; they no longer count among the others.
+    /// Upgraded connections; they no longer count among the others.
     pub tunnels: usize,
-    /// The time for the TLS handshake, for the headers of a request, and for a stranger between two
-    /// requests or before the first.
-    pub patience: Duration,
+    /// The time for the TLS handshake, for the headers of a request, and for an anonymous client
+    /// between two requests or before the first.
+    pub handshake_timeout: Duration,
     /// The time for the body of a request.
-    pub body_patience: Duration,
-    /// The time that a known client may keep a connection without a request under way.
+    pub body_timeout: Duration,
+    /// The time that a known client may keep a connection without a request in flight.
     pub idle: Duration,
-    /// The time that a client may leave a response unread, unless that is [`Answer::unhurried`].
+    /// The time that a client may leave a response unread, except after
+    /// [`Answer::for_slow_reader`].
     pub stall: Duration,
-    /// The time for requests under way when the server stops.
-    pub farewell: Duration,
+    /// The time for requests in flight when the server stops.
+    pub drain_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 4096,
-            // A client of HTTP/1.1 needs one for each watch.
+            // An HTTP/1.1 client needs one connection per watch.
             connections_per_client: 512,
             // A connection costs about 40 kB.
-            strangers: 2048,
-            strangers_per_address: 1024,
-            // Upstream's figure, since streams that are reset at once made more of them a weapon.
+            anonymous: 2048,
+            anonymous_per_address: 1024,
+            // Upstream's value, chosen after the rapid-reset attacks on HTTP/2.
             streams: 100,
             tunnels: 1024,
-            patience: Duration::from_secs(10),
-            body_patience: Duration::from_secs(30),
-            // Upstream's figure; clients in Go close idle connections after the same time.
+            handshake_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            // Upstream's value; Go clients close idle connections after the same time.
             idle: Duration::from_secs(90),
             stall: Duration::from_secs(30),
-            farewell: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -99,7 +103,7 @@ pub enum ListenError {
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Whom a client's certificate names, vouched for by the authority.
+/// The subject of a client's certificate, verified against the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// The common name.
@@ -108,7 +112,7 @@ pub struct Peer {
     pub groups: Vec<String>,
 }
 
-/// A socket to serve on.
+/// A bound socket.
 pub struct Listener {
     socket: TcpListener,
     tls: ServerTls,
@@ -123,8 +127,8 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Binds a socket. Clients with a certificate of `authority` are known by it; others come
-    /// without a name. Without an authority nobody is asked for one.
+    /// Binds a socket. Clients with a certificate of `authority` are identified by it; others are
+    /// anonymous. Without an authority no client is asked for a certificate.
     pub async fn bind(
         address: SocketAddr,
         server: &Pair,
@@ -135,7 +139,7 @@ impl Listener {
         Listener::bind_with(address, tls, limits).await
     }
 
-    /// Binds a socket that serves with material which can be replaced later.
+    /// Binds a socket with TLS material that can be replaced later.
     pub async fn bind_with(
         address: SocketAddr,
         tls: ServerTls,
@@ -146,7 +150,7 @@ impl Listener {
         Ok(Listener { socket, tls, limits, registry: Registry::new(limits) })
     }
 
-    /// Where it listens, with the port the system chose if it was asked to.
+    /// Returns the bound address, with the port that the system chose if it was asked to.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -162,8 +166,8 @@ impl Listener {
         move || registry.counts()
     }
 
-    /// Answers requests until `stop` is true, then lets those under way finish for a while. Tunnels
-    /// end at once.
+    /// Answers requests until `stop` is true, then waits for requests in flight up to the drain
+    /// timeout. Tunnels end at once.
     pub async fn serve<H, F>(self, handle: H, mut stop: watch::Receiver<bool>)
     where
         H: Fn(Inbound, Arc<Client>) -> F + Clone + Send + Sync + 'static,
@@ -180,6 +184,7 @@ impl Listener {
             handle,
             _alive: alive,
         };
+        let mut errors = ErrorChange::default();
         loop {
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
@@ -187,20 +192,33 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    let entered = self.registry.enter(address);
-                    tokio::spawn(serving.clone().serve(stream, entered));
+                    if errors.recovered() {
+                        info!("accepting connections again");
+                    }
+                    let connection = self.registry.register(address);
+                    tokio::spawn(serving.clone().serve(stream, connection));
                 }
                 // Too many open files, or a client that went away.
-                Err(_) => {
-                    self.registry.displace_oldest_stranger();
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                Err(error) => {
+                    if let Some(error) = errors.failed(&error) {
+                        warn!(
+                            error,
+                            retry_ms = ACCEPT_RETRY.as_millis(),
+                            "cannot accept a connection; closing the oldest anonymous one and retrying"
+                        );
+                    }
+                    self.registry.displace_oldest_anonymous();
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
         }
         drop((self.socket, serving));
-        let _ = timeout(self.limits.farewell, all_over.recv()).await;
+        let _ = timeout(self.limits.drain_timeout, all_over.recv()).await;
     }
 }
+
+/// The wait after a failed accept. Long enough not to spin, short enough to go unnoticed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
 /// The state that the connections of a listener share.
 #[derive(Clone)]
@@ -218,13 +236,13 @@ where
     H: Fn(Inbound, Arc<Client>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    /// Serves one connection until it ends or has to.
-    async fn serve(self, stream: TcpStream, entered: Entered) {
-        let client = &entered.0;
+    /// Serves one connection until it ends or has to end.
+    async fn serve(self, stream: TcpStream, guard: ConnectionGuard) {
+        let client = &guard.0;
         let tls = self.tls.acceptor();
         let shaken = tokio::select! {
-            shaken = handshake(stream, &tls, self.limits) => shaken,
-            _ = client.over() => None,
+            shaken = handshake(stream, client.address(), &tls, self.limits) => shaken,
+            _ = client.ended() => None,
         };
         let Some((stream, peer)) = shaken else { return };
         if let Some(peer) = peer
@@ -236,17 +254,17 @@ where
         let mut stop = tunnels.stop.clone();
         let answering = Arc::clone(client);
         let service = service_fn(move |mut request: Inbound| {
-            let under_way = answering.begin();
+            let in_flight = answering.begin();
             let upgrade = request.extensions_mut().remove::<OnUpgrade>();
             let is_head = request.method() == Method::HEAD;
-            // In a box, as hyper keeps the room for it as long as the response lasts.
+            // Boxed, because hyper keeps the memory of the future as long as the response lasts.
             let answer = Box::pin(handle(request, Arc::clone(&answering)));
             let tunnels = tunnels.clone();
             async move {
                 let mut answer = answer.await;
-                let (held, is_unhurried) = (answer.held.take(), answer.is_unhurried);
+                let (held, is_for_slow_reader) = (answer.held.take(), answer.is_for_slow_reader);
                 let response = tunnels.settle(answer, upgrade);
-                let held = Held::new(under_way, is_unhurried, held);
+                let held = Held::new(in_flight, is_for_slow_reader, held);
                 Ok::<_, Infallible>(outgoing(response, is_head, held))
             }
         });
@@ -255,9 +273,9 @@ where
         let mut is_stopping = false;
         let end = loop {
             tokio::select! {
-                // How a connection ends is the client's business.
+                // Errors of a connection concern the client only.
                 _ = connection.as_mut() => return,
-                end = client.over() => break end,
+                end = client.ended() => break end,
                 _ = stop.wait_for(|stopping| *stopping), if !is_stopping => {
                     is_stopping = true;
                     connection.as_mut().graceful_shutdown();
@@ -265,15 +283,16 @@ where
             }
         };
         if end == End::Idle {
-            // The client may be about to send a request, and learns that it was not read.
+            // The client may be about to send a request; the graceful shutdown shows that it was
+            // not read.
             connection.as_mut().graceful_shutdown();
-            let _ = timeout(self.limits.patience, connection).await;
+            let _ = timeout(self.limits.handshake_timeout, connection).await;
         }
     }
 }
 
-/// The most bytes of a request that are read ahead of the function that answers it, by stream and by
-/// connection of HTTP/2, and by connection of HTTP/1.1, whose headers have to fit in as well.
+/// The maximum number of bytes of a request that are read ahead of the handler: per stream and per
+/// connection of HTTP/2, and per connection of HTTP/1.1, whose headers have to fit in as well.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 const BUFFER: usize = 64 * 1024;
@@ -283,7 +302,7 @@ fn protocols(limits: Limits) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.patience)
+        .header_read_timeout(limits.handshake_timeout)
         .max_buf_size(BUFFER)
         .keep_alive(true);
     builder
@@ -299,7 +318,7 @@ fn protocols(limits: Limits) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Joins connections that changed their protocol to their far ends.
+/// Joins upgraded connections to their far ends.
 #[derive(Clone)]
 struct Tunnels {
     permits: Arc<Semaphore>,
@@ -307,7 +326,8 @@ struct Tunnels {
 }
 
 impl Tunnels {
-    /// The response to give. If it changes the protocol, both ends are joined once it is out.
+    /// Returns the response to send. If it switches protocols, both ends are joined after it has
+    /// been sent.
     fn settle(&self, answer: Answer, upgrade: Option<OnUpgrade>) -> Response<Body> {
         let Answer { response, tunnel, .. } = answer;
         let Some(far) = tunnel else { return response };
@@ -328,11 +348,11 @@ async fn join(
     _permit: OwnedSemaphorePermit,
     mut stop: watch::Receiver<bool>,
 ) {
-    // A client that went away has no use for it.
+    // The client has gone away.
     let Ok(near) = near.await else { return };
     let mut near = TokioIo::new(near);
     tokio::select! {
-        // How a tunnel ends is the business of its ends.
+        // Errors of a tunnel concern its ends only.
         _ = tokio::io::copy_bidirectional(&mut near, &mut far.stream) => {}
         _ = stop.wait_for(|stopping| *stopping) => {}
     }
@@ -351,12 +371,23 @@ type Tls = tokio_rustls::server::TlsStream<TcpStream>;
 /// Returns the stream, and the subject of the client's certificate.
 async fn handshake(
     stream: TcpStream,
+    address: SocketAddr,
     tls: &TlsAcceptor,
     limits: Limits,
 ) -> Option<(Tls, Option<Peer>)> {
-    // Answers are small and wanted at once.
+    // Responses are small and latency matters.
     let _ = stream.set_nodelay(true);
-    let stream = timeout(limits.patience, tls.accept(stream)).await.ok()?.ok()?;
+    let stream = match timeout(limits.handshake_timeout, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            debug!(%address, %error, "TLS handshake failed");
+            return None;
+        }
+        Err(_) => {
+            debug!(%address, "TLS handshake timed out");
+            return None;
+        }
+    };
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let peer = certificates.first().and_then(|certificate| peer_of(certificate));
     Some((stream, peer))

@@ -1,8 +1,8 @@
-//! A response on its way out: [`Outgoing`].
+//! A response that is being sent: [`Outgoing`].
 //!
-//! Hands a [`Body`] to the connection in small pieces, so that little of it is kept for a client that
-//! does not read. What the response holds (see [`crate::Answer::holding`]) is released when its last
-//! piece was written or the connection ended.
+//! Passes a [`Body`] to the connection in small chunks, so that little memory is held for a client
+//! that does not read. Values held by the response (see [`crate::Answer::holding`]) are released
+//! when its last chunk was written or the connection ended.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -16,31 +16,31 @@ use http::{HeaderValue, Response};
 use http_body::{Frame, SizeHint};
 
 use crate::body::Body;
-use crate::connections::UnderWay;
+use crate::connections::InFlight;
 
-/// The length of a piece; that of a frame of HTTP/2, if nothing else was agreed.
+/// The length of a chunk: the default frame size of HTTP/2.
 const PIECE: usize = 16 * 1024;
 
-/// Values that are kept as long as the response.
+/// Values that are held as long as the response.
 pub(crate) struct Held {
-    under_way: UnderWay,
-    is_unhurried: bool,
+    in_flight: InFlight,
+    is_for_slow_reader: bool,
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Held {
     pub(crate) fn new(
-        under_way: UnderWay,
-        is_unhurried: bool,
+        in_flight: InFlight,
+        is_for_slow_reader: bool,
         held: Option<Box<dyn Any + Send + Sync>>,
     ) -> Held {
-        Held { under_way, is_unhurried, _held: held }
+        Held { in_flight, is_for_slow_reader, _held: held }
     }
 
-    /// Takes note that the client has something to read, or that it has read everything.
-    fn offers(&self, something: bool) {
-        if !self.is_unhurried {
-            self.under_way.offers(something);
+    /// Records whether the client has unread bytes.
+    fn set_unread(&self, is_unread: bool) {
+        if !self.is_for_slow_reader {
+            self.in_flight.set_unread(is_unread);
         }
     }
 }
@@ -48,19 +48,19 @@ impl Held {
 /// The bytes of a response that are not written yet.
 pub(crate) struct Outgoing {
     body: Body,
-    /// The bytes that were taken from the body and not sent on.
+    /// The bytes taken from the body and not sent yet.
     rest: Bytes,
     held: Arc<Held>,
 }
 
-/// Prepares a response. Only the headers are sent in answer to a HEAD request.
+/// Prepares a response. A HEAD request gets the headers only.
 pub(crate) fn outgoing(
     mut response: Response<Body>,
     is_head: bool,
     held: Held,
 ) -> Response<Outgoing> {
     if is_head {
-        // HTTP/1.1 leaves the body out by itself; over HTTP/2 it would break the stream.
+        // HTTP/1.1 omits the body by itself; over HTTP/2 it would break the stream.
         let body = std::mem::replace(response.body_mut(), Body::Whole(Bytes::new()));
         if let Body::Whole(bytes) = body {
             let length = HeaderValue::from(bytes.len());
@@ -80,8 +80,8 @@ impl http_body::Body for Outgoing {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
         let this = self.get_mut();
-        // The connection asks for more once it could pass on what it had.
-        this.held.offers(false);
+        // The connection polls for more once it has passed on the previous chunk.
+        this.held.set_unread(false);
         while this.rest.is_empty() {
             this.rest = match &mut this.body {
                 Body::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),
@@ -94,7 +94,7 @@ impl http_body::Body for Outgoing {
             };
         }
         let bytes = this.rest.split_to(this.rest.len().min(PIECE));
-        this.held.offers(true);
+        this.held.set_unread(true);
         let piece = Piece { bytes, _held: Arc::clone(&this.held) };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

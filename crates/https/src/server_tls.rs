@@ -1,13 +1,14 @@
 //! [`ServerTls`]: the certificate of a server and the authorities of its clients, which can be replaced
 //! while the server runs.
 //!
-//! A connection keeps the material it was accepted with. Does not decide when to renew anything.
+//! A connection keeps the material it was accepted with. Does not decide when to renew.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
+use tracing::info;
 
 use crate::certificates::Pair;
 use crate::clock::Clock;
@@ -22,8 +23,9 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// Serves with `server`. Clients with a certificate of one of the authorities in `authority` (PEM)
-    /// are identified by it; without an authority no client is asked for a certificate.
+    /// Serves with the certificate `server`. Clients with a certificate of one of the authorities
+    /// in `authority` (PEM) are identified by it; without an authority no client is asked for a
+    /// certificate.
     pub fn new(
         server: &Pair,
         authority: Option<&str>,
@@ -33,11 +35,11 @@ impl ServerTls {
         Ok(ServerTls { current: Arc::new(RwLock::new(config)), clock })
     }
 
-    /// Uses other material for connections that are accepted from now on. On an error the material in
-    /// use stays.
+    /// Uses other material for new connections. On an error the current material stays in use.
     pub fn replace(&self, server: &Pair, authority: Option<&str>) -> Result<(), ListenError> {
         let config = Arc::new(config(server, authority, &self.clock)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        info!("replaced the server certificate and the client authorities for new connections");
         Ok(())
     }
 
@@ -75,4 +77,59 @@ fn config(
     let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::certificates;
+
+    /// The log lines of the current thread while the guard lives.
+    #[derive(Clone, Default)]
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+    impl LogLines {
+        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
+            let lines = LogLines::default();
+            let writer = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .without_time()
+                .with_writer(move || writer.clone())
+                .finish();
+            (lines, tracing::subscriber::set_default(subscriber))
+        }
+
+        fn with(&self, text: &str) -> Vec<String> {
+            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        }
+    }
+
+    impl std::io::Write for LogLines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn replaced_certificate_is_logged_and_an_invalid_one_is_not() {
+        let (lines, _guard) = LogLines::capture();
+        let authority = certificates::authority("a").unwrap();
+        let pair = certificates::server(&authority, &["localhost".to_owned()]).unwrap();
+        let tls = ServerTls::new(&pair, None, Clock::default()).unwrap();
+        let invalid = Pair { key: "x".to_owned(), ..pair.clone() };
+        assert!(tls.replace(&invalid, None).is_err());
+        assert!(lines.with("INFO").is_empty());
+        tls.replace(&pair, None).unwrap();
+        assert_eq!(lines.with("replaced the server certificate").len(), 1);
+    }
 }

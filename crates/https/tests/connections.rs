@@ -1,4 +1,5 @@
-//! Connections and requests that would cost a listener too much, and those that must not suffer.
+//! Connections and requests that would cost a listener too much, and those that must not be
+//! affected.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, not helpers")]
 
@@ -23,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A listener whose answers depend on the path.
+/// A listener whose responses depend on the path.
 struct Served {
     address: SocketAddr,
     authority: Pair,
@@ -65,13 +66,13 @@ async fn answer(request: Inbound, client: Arc<Client>, held: Arc<AtomicUsize>) -
         _ => Body::Whole(Bytes::from_static(b"answer")),
     };
     let answer = Answer::from(Response::new(body)).holding(Held::new(&held));
-    if request.headers().contains_key("unhurried") { answer.unhurried() } else { answer }
+    if request.headers().contains_key("slow-reader") { answer.for_slow_reader() } else { answer }
 }
 
 async fn serve(limits: Limits) -> Served {
     let authority = certificates::authority("a").unwrap();
     let pair = certificates::server(&authority, &["localhost".to_owned()]).unwrap();
-    let limits = Limits { farewell: Duration::ZERO, ..limits };
+    let limits = Limits { drain_timeout: Duration::ZERO, ..limits };
     let any = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(any, &pair, Some(&authority.certificate), limits).await.unwrap();
     let address = listener.address().unwrap();
@@ -150,7 +151,8 @@ async fn closed(mut stream: TlsStream<TcpStream>) {
 
 #[tokio::test]
 async fn connections_that_stay_silent_after_the_handshake_are_closed() {
-    let served = serve(Limits { patience: Duration::from_millis(200), ..Limits::default() }).await;
+    let served =
+        serve(Limits { handshake_timeout: Duration::from_millis(200), ..Limits::default() }).await;
     // A TCP connection without a handshake, then both protocols without a request.
     let mut plain = TcpStream::connect(served.address).await.unwrap();
     let mut rest = Vec::new();
@@ -165,12 +167,12 @@ async fn connections_that_stay_silent_after_the_handshake_are_closed() {
     let mut stream = served.connect(None, "http/1.1").await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
     closed(stream).await;
-    served.until("all are gone", |served| (served.counts)().strangers == 0).await;
+    served.until("all are gone", |served| (served.counts)().anonymous == 0).await;
 }
 
 #[tokio::test]
-async fn silent_connections_do_not_lock_other_clients_out() {
-    let limits = Limits { strangers: 16, strangers_per_address: 8, ..Limits::default() };
+async fn silent_connections_do_not_block_other_clients() {
+    let limits = Limits { anonymous: 16, anonymous_per_address: 8, ..Limits::default() };
     let served = serve(limits).await;
     let mut silent = Vec::new();
     for _ in 0..64 {
@@ -179,13 +181,13 @@ async fn silent_connections_do_not_lock_other_clients_out() {
     let mut sender = served.http2().await;
     let response = sender.send_request(request(Method::GET, Version::HTTP_2, "/", "")).await;
     assert_eq!(text(response.unwrap()).await, "answer");
-    assert!((served.counts)().strangers <= 8);
+    assert!((served.counts)().anonymous <= 8);
     assert!(served.ended("displaced") >= 56);
 }
 
 #[tokio::test]
-async fn strangers_do_not_displace_known_clients() {
-    let limits = Limits { strangers: 4, strangers_per_address: 4, ..Limits::default() };
+async fn anonymous_clients_do_not_displace_known_clients() {
+    let limits = Limits { anonymous: 4, anonymous_per_address: 4, ..Limits::default() };
     let served = serve(limits).await;
     let mut by_token = served.http2().await;
     let ask = |path, name| request(Method::GET, Version::HTTP_2, path, name);
@@ -203,7 +205,7 @@ async fn strangers_do_not_displace_known_clients() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_idle_is_closed_and_one_that_waits_is_not() {
+async fn idle_client_is_closed_and_waiting_one_is_not() {
     let limits = Limits { idle: Duration::from_millis(200), ..Limits::default() };
     let served = serve(limits).await;
     let ask = |path, name| request(Method::GET, Version::HTTP_2, path, name);
@@ -219,7 +221,7 @@ async fn a_client_that_is_idle_is_closed_and_one_that_waits_is_not() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_closed_and_holds_nothing_afterwards() {
+async fn client_that_does_not_read_is_closed() {
     let limits = Limits { stall: Duration::from_millis(200), ..Limits::default() };
     let served = serve(limits).await;
     let mut over2 = served.http2().await;
@@ -229,7 +231,7 @@ async fn a_client_that_does_not_read_is_closed_and_holds_nothing_afterwards() {
     assert!(unread1.is_ok() && unread2.is_ok());
     let mut reader = served.http2().await;
     let mut log = request(Method::GET, Version::HTTP_2, "/long", "c");
-    log.headers_mut().insert("unhurried", "yes".parse().unwrap());
+    log.headers_mut().insert("slow-reader", "yes".parse().unwrap());
     let log = reader.send_request(log).await.unwrap();
     served.until("both are closed", |served| served.ended("stalled") == 2).await;
     served.until("only the log is held", |served| served.held.load(Ordering::SeqCst) == 1).await;
@@ -237,7 +239,7 @@ async fn a_client_that_does_not_read_is_closed_and_holds_nothing_afterwards() {
 }
 
 #[tokio::test]
-async fn what_an_answer_holds_is_released_when_it_has_been_read() {
+async fn held_values_are_released_after_the_response_is_read() {
     let served = serve(Limits::default()).await;
     let mut sender = served.http2().await;
     let response = sender.send_request(request(Method::GET, Version::HTTP_2, "/long", "a")).await;
@@ -247,7 +249,7 @@ async fn what_an_answer_holds_is_released_when_it_has_been_read() {
 }
 
 #[tokio::test]
-async fn a_head_request_gets_the_headers_of_a_get_and_no_body() {
+async fn head_request_gets_headers_without_a_body() {
     let served = serve(Limits::default()).await;
     let mut over2 = served.http2().await;
     let mut over1 = served.http1().await;

@@ -1,4 +1,4 @@
-//! Connections that change their protocol, through a listener to something behind it.
+//! Upgraded connections, through a listener to a backend.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, not helpers")]
 
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Changes to a protocol of its own, in which it says everything twice; or refuses to.
+/// Switches to a protocol that repeats every byte, or refuses to.
 async fn backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -68,7 +68,7 @@ async fn serve(tunnels: usize) -> Served {
     let backend = backend().await;
     let authority = certificates::authority("a").unwrap();
     let pair = certificates::server(&authority, &["localhost".to_owned()]).unwrap();
-    let limits = Limits { tunnels, farewell: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { tunnels, drain_timeout: Duration::ZERO, ..Limits::default() };
     let any = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(any, &pair, None, limits).await.unwrap();
     let address = listener.address().unwrap();
@@ -142,7 +142,7 @@ async fn bytes_go_both_ways_until_one_end_is_closed() {
         assert_eq!(answer, heard);
     }
     assert_eq!(served.held.load(Ordering::SeqCst), 1);
-    // What was said last is still answered.
+    // The last bytes are still answered.
     tunnel.write_all(b"z").await.unwrap();
     tunnel.shutdown().await.unwrap();
     let mut rest = Vec::new();
@@ -151,7 +151,7 @@ async fn bytes_go_both_ways_until_one_end_is_closed() {
 }
 
 #[tokio::test]
-async fn what_the_far_end_refuses_is_passed_on() {
+async fn refused_upgrade_is_passed_on() {
     let served = serve(8).await;
     let refused = served.upgrade("/no").await;
     assert_eq!(refused.status(), StatusCode::FORBIDDEN);
@@ -160,7 +160,7 @@ async fn what_the_far_end_refuses_is_passed_on() {
 }
 
 #[tokio::test]
-async fn tunnels_are_counted_by_themselves() {
+async fn tunnels_are_counted_separately() {
     let served = serve(1).await;
     let tunnel = opened(served.upgrade("/yes").await).await;
     let refused = served.upgrade("/yes").await;
@@ -168,7 +168,7 @@ async fn tunnels_are_counted_by_themselves() {
     assert_eq!(text(refused).await, "too many streams are open");
     assert_eq!(text(served.ask("/plain", HeaderMap::new()).await).await, "plain");
     drop(tunnel);
-    // The place is free as soon as the end has been noticed.
+    // The permit is free as soon as the end has been noticed.
     let free = timeout(PATIENCE, async {
         while served.upgrade("/yes").await.status() != StatusCode::SWITCHING_PROTOCOLS {}
     });
@@ -182,7 +182,7 @@ async fn tunnels_end_with_the_listener() {
     served.stop.send(true).unwrap();
     served.over.await.unwrap();
     let mut rest = Vec::new();
-    // Closed in whatever way.
+    // Closed in any way.
     let _ = timeout(PATIENCE, tunnel.read_to_end(&mut rest)).await.unwrap();
     assert!(rest.is_empty());
     let gone = timeout(PATIENCE, async {

@@ -35,8 +35,8 @@ pub struct RuleContext<'a> {
 
 /// The part of an object that a request writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Everything but the status.
+pub enum Subresource {
+    /// The object itself: everything but the status.
     Main,
     Status,
     /// `pods/resize`.
@@ -70,7 +70,7 @@ pub fn prepare_update(
     resource: &Resource,
     object: &mut Value,
     old: &Value,
-    part: Part,
+    part: Subresource,
     ctx: &RuleContext<'_>,
 ) {
     meta::prepare_update(object, old);
@@ -87,7 +87,7 @@ pub fn validate_update(
     resource: &Resource,
     object: &Value,
     old: &Value,
-    part: Part,
+    part: Subresource,
     ctx: &RuleContext<'_>,
 ) -> Causes {
     strategy::find(resource).validate_update(resource, object, old, part, ctx).distinct()

@@ -1,7 +1,7 @@
-//! What the store costs. `cargo bench -p store --bench store`; numbers go to stdout.
+//! Benchmarks of the store. `cargo bench -p store --bench store`; results are written to stdout.
 //!
-//! Measured with 50,000 values of 2 KB on two virtual cores and ext4, once with the machine to itself
-//! and once with both cores busy compiling, where most of a sync is waiting for a core:
+//! Measured with 50,000 values of 2 KB on two virtual cores and ext4, once on an idle machine and
+//! once with both cores busy compiling, where most of a sync is waiting for a core:
 //!
 //! | | idle | busy |
 //! |---|--:|--:|
@@ -112,7 +112,7 @@ async fn load(store: &Store) {
     }
 }
 
-/// Updates of random keys that have to be there, for a while.
+/// Updates random existing keys for a while.
 fn commits(runtime: &Runtime, store: &Store, callers: u64, meanwhile: &str) {
     const DURATION: Duration = Duration::from_secs(3);
     let done = Arc::new(AtomicU64::new(0));
@@ -160,7 +160,7 @@ fn list(store: &Store, state: &str) {
     println!("list {KEYS} values, {state:<15}{:>9.0} ms", 1e3 * secs(time));
 }
 
-/// 200 watchers of one prefix, and one writer with 16 keys under way.
+/// 200 watchers of one prefix, and one writer with 16 pending keys.
 fn watch(runtime: &Runtime, store: &Store) {
     const WATCHERS: usize = 200;
     const EVENTS: usize = 5_000;
@@ -215,13 +215,13 @@ fn mb(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// What this process has in memory. 0 where there is no `/proc`.
+/// Returns the resident memory of this process; 0 without `/proc`.
 fn memory() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
-/// Seconds of processor time that this process has used. 0 where there is no `/proc`.
+/// Returns the CPU time of this process in seconds; 0 without `/proc`.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -230,7 +230,7 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// The median time to make 64 KiB durable whose room in the file exists, in microseconds.
+/// Returns the median time to sync 64 KiB that are already allocated in the file, in microseconds.
 fn sync_time(directory: &std::path::Path) -> f64 {
     use std::io::{Seek, SeekFrom, Write};
     let mut file = std::fs::File::create(directory.join("sync")).unwrap();

@@ -1,4 +1,4 @@
-//! [`Commit`] and [`Compaction`]: requests on their way to the writer thread and back. Decides nothing.
+//! [`Commit`] and [`Compaction`]: pending requests to the writer thread. Decides nothing.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,40 +7,39 @@ use std::task::{Context, Poll, Waker, ready};
 
 use crate::error::{CommitError, CompactError};
 use crate::queue::{Refused, Request, Work};
-use crate::reply::{self, Reply, block_on};
+use crate::reply::{self, ReplyReceiver, block_on};
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::transaction::{Outcome, Transaction};
 
-/// Resolves when the transaction is on the disk and everybody sees it, or when it is decided that it
-/// will not be.
+/// Resolves when the transaction is on disk and visible, or when it is certain that it will not be.
 ///
-/// The transaction is under way from the start if the queue has room, and otherwise from the first
-/// poll that finds some. Dropping this does not call it back.
+/// The transaction is queued at once if the queue has room, otherwise by the first poll that finds
+/// room. Dropping the future does not cancel it.
 #[derive(Debug)]
 #[must_use = "the transaction may fail"]
-pub struct Commit(Errand<Result<Outcome, CommitError>>);
+pub struct Commit(PendingRequest<Result<Outcome, CommitError>>);
 
-/// Resolves when what compaction has made unreachable is off the disk, as far as that is worth the
-/// writing. Reads before the compaction point are refused earlier than that.
+/// Resolves when the space that compaction made obsolete is freed, if freeing it is worth the
+/// writing. Reads before the compaction point are refused before that.
 #[derive(Debug)]
 #[must_use = "the compaction may fail"]
-pub struct Compaction(Errand<Result<(), CompactError>>);
+pub struct Compaction(PendingRequest<Result<(), CompactError>>);
 
 impl Commit {
     pub(crate) fn new(shared: Arc<Shared>, transaction: Transaction) -> Self {
-        let (answer, reply) = reply::reply();
-        let mut errand = Errand { shared, ticket: None, reply, unsent: None };
-        match transaction.weigh() {
+        let (sender, receiver) = reply::channel();
+        let mut pending = PendingRequest { shared, ticket: None, receiver, unsent: None };
+        match transaction.size() {
             Ok(bytes) => {
-                errand.send(Request { bytes, work: Work::Commit(transaction, answer) }, None);
+                pending.send(Request { bytes, work: Work::Commit(transaction, sender) }, None);
             }
-            Err(error) => answer.give(Err(error)),
+            Err(error) => sender.send(Err(error)),
         }
-        Self(errand)
+        Self(pending)
     }
 
-    /// Waits on this thread.
+    /// Blocks the current thread until the commit resolves.
     pub fn wait(self) -> Result<Outcome, CommitError> {
         block_on(self)
     }
@@ -48,13 +47,13 @@ impl Commit {
 
 impl Compaction {
     pub(crate) fn new(shared: Arc<Shared>, at: Revision) -> Self {
-        let (answer, reply) = reply::reply();
-        let mut errand = Errand { shared, ticket: None, reply, unsent: None };
-        errand.send(Request { bytes: 0, work: Work::Compact(at, answer) }, None);
-        Self(errand)
+        let (sender, receiver) = reply::channel();
+        let mut pending = PendingRequest { shared, ticket: None, receiver, unsent: None };
+        pending.send(Request { bytes: 0, work: Work::Compact(at, sender) }, None);
+        Self(pending)
     }
 
-    /// Waits on this thread.
+    /// Blocks the current thread until the compaction resolves.
     pub fn wait(self) -> Result<(), CompactError> {
         block_on(self)
     }
@@ -64,8 +63,8 @@ impl Future for Commit {
     type Output = Result<Outcome, CommitError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.0.poll(context));
-        Poll::Ready(answer.unwrap_or(Err(CommitError::Closed)))
+        let reply = ready!(self.0.poll(context));
+        Poll::Ready(reply.unwrap_or(Err(CommitError::Closed)))
     }
 }
 
@@ -73,21 +72,22 @@ impl Future for Compaction {
     type Output = Result<(), CompactError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.0.poll(context));
-        Poll::Ready(answer.unwrap_or(Err(CompactError::Closed)))
+        let reply = ready!(self.0.poll(context));
+        Poll::Ready(reply.unwrap_or(Err(CompactError::Closed)))
     }
 }
 
-struct Errand<T> {
+struct PendingRequest<T> {
     shared: Arc<Shared>,
     ticket: Option<u64>,
-    reply: Reply<T>,
-    /// Waits for room in the queue.
+    receiver: ReplyReceiver<T>,
+    /// The request while it waits for room in the queue.
     unsent: Option<Request>,
 }
 
-impl<T> Errand<T> {
-    /// If the queue is closed the request is dropped, and its answer with it.
+impl<T> PendingRequest<T> {
+    /// Queues the request. If the queue is closed, the request is dropped together with its reply
+    /// channel.
     fn send(&mut self, request: Request, waker: Option<&Waker>) {
         if let Err(Refused::Full(request)) =
             self.shared.queue.push(request, &mut self.ticket, waker)
@@ -96,7 +96,7 @@ impl<T> Errand<T> {
         }
     }
 
-    /// The answer; `None` if the store was closed.
+    /// Returns the reply; `None` if the store was closed.
     fn poll(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
         if let Some(request) = self.unsent.take() {
             self.send(request, Some(context.waker()));
@@ -104,20 +104,22 @@ impl<T> Errand<T> {
                 return Poll::Pending;
             }
         }
-        self.reply.poll(context)
+        self.receiver.poll(context)
     }
 }
 
-impl<T> Drop for Errand<T> {
+impl<T> Drop for PendingRequest<T> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.shared.queue.give_back(ticket);
+            self.shared.queue.cancel(ticket);
         }
     }
 }
 
-impl<T> fmt::Debug for Errand<T> {
+impl<T> fmt::Debug for PendingRequest<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Errand").field("sent", &self.unsent.is_none()).finish_non_exhaustive()
+        f.debug_struct("PendingRequest")
+            .field("sent", &self.unsent.is_none())
+            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
-//! What is read from a store: [`Entry`], a key with its value, and [`Event`], a change of one.
+//! The values read from a store: [`Entry`], a key with its value, and [`Event`], a change of one.
 //!
-//! Keys and values are shared, not copied: a clone costs counters.
+//! Keys and values are shared, so a clone only increments reference counts.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::revision::Revision;
 pub struct Entry {
     pub key: Arc<str>,
     pub value: Bytes,
-    /// The transaction that made the key, after it had been absent.
+    /// The revision at which the key was created, after it had been absent.
     pub created: Revision,
-    /// The transaction that wrote this value.
+    /// The revision at which this value was written.
     pub modified: Revision,
 }
 
-/// What one transaction did to one key. A transaction's events are in the order of their keys.
+/// The effect of one transaction on one key. The events of a transaction are in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub revision: Revision,
@@ -41,7 +41,7 @@ pub enum Change {
 }
 
 impl Event {
-    /// The key as this event left it; `None` if it was deleted.
+    /// Returns the key after this event; `None` if it was deleted.
     pub fn entry(&self) -> Option<Entry> {
         match &self.change {
             Change::Put { value, created, .. } => Some(Entry {
@@ -54,7 +54,7 @@ impl Event {
         }
     }
 
-    /// The key as it was before this event; `None` if it was absent.
+    /// Returns the key before this event; `None` if it was absent.
     pub fn previous(&self) -> Option<&Entry> {
         match &self.change {
             Change::Put { previous, .. } => previous.as_ref(),
@@ -62,7 +62,7 @@ impl Event {
         }
     }
 
-    /// Roughly what the event keeps in memory.
+    /// Returns the approximate memory that the event takes.
     pub(crate) fn weight(&self) -> usize {
         let value = match &self.change {
             Change::Put { value, .. } => value.len(),

@@ -1,4 +1,4 @@
-//! Why an operation failed: one enum for each. A conflict is not here: it is an
+//! The errors of a store, one enum for each operation. A conflict is not an error but an
 //! [`Outcome`](crate::Outcome).
 
 use std::io;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::format::VERSION;
 use crate::revision::Revision;
 
-/// What the disk did. Shared by all who were waiting for it.
+/// A failed disk operation, or damaged data. Shared by all requests that waited for the operation.
 #[derive(Clone, Debug, Error)]
 pub enum StorageError {
     #[error("cannot {step} {}", path.display())]
@@ -20,7 +20,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// Returns whether there is no space: on the disk, in a quota, or below the limit on a file's size.
+    /// Returns true if space ran out: on the disk, in a quota, or by the limit on a file's size.
     #[must_use]
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
@@ -28,14 +28,14 @@ impl StorageError {
         matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
     }
 
-    /// For `map_err`: what was tried, on which file.
+    /// Returns a function for `map_err` that adds the step and the file.
     pub(crate) fn io(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { step, path: path.to_owned(), source: Arc::new(source) }
     }
 }
 
-/// Why a store was not opened. Nothing on the disk was changed, but for what an earlier crash left
-/// behind.
+/// The reason why a store was not opened. The disk is unchanged, except that leftovers of an
+/// earlier crash may be gone.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error("{} is in use by another process", .0.display())]
@@ -52,37 +52,37 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-/// Why something was not read.
+/// The reason why a read failed.
 #[derive(Clone, Debug, Error)]
 pub enum ReadError {
     #[error("the revision was compacted; the oldest kept is {oldest}")]
     Compacted { oldest: Revision },
-    #[error("the revision is still to come; the newest is {newest}")]
+    #[error("the revision is in the future; the newest is {newest}")]
     Future { newest: Revision },
     #[error("the store cannot be read")]
     Storage(#[from] StorageError),
 }
 
-/// Why a transaction was not committed.
+/// The reason why a transaction was not committed.
 #[derive(Clone, Debug, Error)]
 pub enum CommitError {
-    #[error("a key of {length} bytes; there have to be 1 to {max}")]
+    #[error("the key has {length} bytes; keys must have 1 to {max}")]
     Key { length: usize, max: usize },
-    #[error("a transaction of {bytes} bytes; at most {max} can be committed at once")]
+    #[error("the transaction has {bytes} bytes; the maximum is {max}")]
     TooLarge { bytes: usize, max: usize },
-    /// Nobody will see the transaction while this process runs. If the process ends before anything
-    /// else is committed, opening the store may still find it written, and then it counts.
+    /// The transaction stays invisible while this process runs. If the process ends before the next
+    /// commit, the transaction may be found on disk when the store is opened, and then it counts.
     #[error("the store cannot be written")]
     Storage(#[from] StorageError),
     #[error("the store is closed")]
     Closed,
 }
 
-/// Why a compaction did not come to its end. Unless it was refused, the compaction point has moved, and
-/// the next compaction gives back what this one did not.
+/// The reason why a compaction was not completed. Unless it was refused, the compaction point has
+/// moved, and the next compaction frees the remaining space.
 #[derive(Clone, Debug, Error)]
 pub enum CompactError {
-    #[error("the revision is still to come; the newest is {newest}")]
+    #[error("the revision is in the future; the newest is {newest}")]
     Future { newest: Revision },
     #[error("the store cannot be rewritten")]
     Storage(#[from] StorageError),
@@ -90,29 +90,29 @@ pub enum CompactError {
     Closed,
 }
 
-/// Why there is no backup. What was at its place before is still there.
+/// The reason why a backup failed. A file that existed at its path is unchanged.
 #[derive(Clone, Debug, Error)]
 pub enum BackupError {
     #[error("the backup cannot be written")]
     Storage(#[from] StorageError),
-    #[error("whoever took the backup did not take all of it")]
-    Taker(#[source] Arc<io::Error>),
+    #[error("the receiver did not accept the whole backup")]
+    Sink(#[source] Arc<io::Error>),
 }
 
-/// Why nothing was restored.
+/// The reason why a restore failed.
 #[derive(Debug, Error)]
 pub enum RestoreError {
     #[error("{} has a store already", .0.display())]
     Exists(PathBuf),
     #[error("the backup cannot be used")]
     Backup(#[source] OpenError),
-    #[error("the place for the store cannot be used")]
-    Place(#[source] OpenError),
+    #[error("the target directory cannot be used")]
+    Target(#[source] OpenError),
     #[error("the store cannot be written")]
     Storage(#[from] StorageError),
 }
 
-/// Why a watch ended.
+/// The reason why a watch ended.
 #[derive(Clone, Debug, Error)]
 pub enum WatchError {
     #[error("the watch fell behind compaction; the oldest revision kept is {oldest}")]

@@ -1,7 +1,8 @@
-//! [`Feed`]: the newest events, kept in memory once for all watchers, and who waits for more.
+//! [`Feed`]: the newest events, held in memory once for all watchers, and the wakers of watchers
+//! that wait for more.
 //!
-//! There is no queue per watcher. A watcher has a cursor; what it did not fetch before the feed let go
-//! of it, it reads from the log. The writer only adds, and wakes those whose prefix is concerned.
+//! There is no queue per watcher. A watcher has a cursor and reads events that the feed no longer
+//! holds from the log. The writer only appends, and wakes the watchers whose prefix matches.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::take;
@@ -11,7 +12,7 @@ use std::task::Waker;
 use crate::entry::Event;
 use crate::revision::Revision;
 
-/// The events of transactions that were committed together.
+/// The events of the transactions in one commit batch.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) events: Vec<Arc<Event>>,
@@ -36,7 +37,7 @@ pub(crate) struct Feed {
     pub(crate) from: Revision,
     pub(crate) newest: Revision,
     pub(crate) closed: bool,
-    /// By prefix.
+    /// The watchers by prefix.
     interests: BTreeMap<Arc<str>, Interest>,
     next_watcher: WatcherId,
 }
@@ -48,17 +49,17 @@ pub(crate) struct WatcherId(u64);
 #[derive(Debug)]
 struct Interest {
     watchers: usize,
-    /// Nothing with the prefix was committed after this.
+    /// The last batch that had an event with the prefix.
     matched: Revision,
     waiting: BTreeMap<WatcherId, Waker>,
 }
 
-/// What there is for a watcher.
+/// The result of a fetch.
 pub(crate) enum Fetched {
     Batches(Vec<Arc<Batch>>),
-    /// Nothing with its prefix up to here. It will be woken.
+    /// There are no events with the prefix up to this revision. The watcher will be woken.
     Nothing(Revision),
-    /// The feed starts only after this revision; what is before is in the log.
+    /// The feed starts after this revision; earlier events are in the log.
     Behind(Revision),
     Closed,
 }
@@ -77,7 +78,7 @@ impl Feed {
         }
     }
 
-    /// Adds a batch and returns whom to wake.
+    /// Adds a batch and returns the watchers to wake.
     pub(crate) fn publish(&mut self, batch: Batch) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut keys: Vec<&str> = batch.events.iter().map(|event| &*event.key).collect();
@@ -101,18 +102,18 @@ impl Feed {
         wakers
     }
 
-    /// Ends all watches, once they have what was published.
+    /// Ends all watches after they have received the published events.
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
         let interests = self.interests.values_mut();
         interests.flat_map(|interest| take(&mut interest.waiting).into_values()).collect()
     }
 
-    pub(crate) fn enter(&mut self, prefix: &Arc<str>) -> WatcherId {
+    pub(crate) fn subscribe(&mut self, prefix: &Arc<str>) -> WatcherId {
         let newest = self.newest;
         let interest = self.interests.entry(prefix.clone()).or_insert_with(|| Interest {
             watchers: 0,
-            // Nobody has been keeping count for this prefix.
+            // Earlier events with this prefix were not tracked.
             matched: newest,
             waiting: BTreeMap::new(),
         });
@@ -121,7 +122,7 @@ impl Feed {
         self.next_watcher
     }
 
-    pub(crate) fn leave(&mut self, prefix: &str, id: WatcherId) {
+    pub(crate) fn unsubscribe(&mut self, prefix: &str, id: WatcherId) {
         if let Some(interest) = self.interests.get_mut(prefix) {
             interest.watchers -= 1;
             interest.waiting.remove(&id);
@@ -131,7 +132,7 @@ impl Feed {
         }
     }
 
-    /// Up to where a watcher that has been given everything up to `cursor` has everything.
+    /// Returns the revision up to which a watcher at `cursor` has received all events.
     pub(crate) fn delivered(&self, prefix: &str, cursor: Revision) -> Revision {
         match self.interests.get(prefix) {
             Some(interest) if interest.matched > cursor => cursor,

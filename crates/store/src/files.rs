@@ -1,13 +1,13 @@
-//! Files of a store's directory: their names, and what makes names survive a power failure.
+//! The files of a store's directory: their names, and how names survive a power failure.
 //!
-//! A store is a directory with a lock, at most one base and the log segments after it, and perhaps a
-//! reserve of space:
+//! A store is a directory with a lock, at most one checkpoint (`.base`), the log segments after it,
+//! and an optional space reserve:
 //!
 //! ```text
 //! lock    00000000000000000017.base    0000000003.log    0000000004.log    reserve
 //! ```
 //!
-//! Bases are named after their revision, log segments are numbered without gaps.
+//! Checkpoints are named after their revision; log segments are numbered without gaps.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -23,16 +23,16 @@ pub(crate) fn log_path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number:010}.log"))
 }
 
-pub(crate) fn base_path(directory: &Path, revision: Revision) -> PathBuf {
+pub(crate) fn checkpoint_path(directory: &Path, revision: Revision) -> PathBuf {
     directory.join(format!("{:020}.base", revision.get()))
 }
 
-/// What a directory holds, in order. Other files are nobody's business.
+/// The files of a directory, in order. Unknown files are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    pub(crate) bases: Vec<u64>,
+    pub(crate) checkpoints: Vec<u64>,
     pub(crate) logs: Vec<u64>,
-    /// What was being written when a process ended.
+    /// Files that were being written when a process ended.
     pub(crate) unfinished: Vec<PathBuf>,
 }
 
@@ -47,19 +47,19 @@ pub(crate) fn list(directory: &Path) -> io::Result<Listing> {
             ("log", Some(number)) if log_path(directory, number) == path => {
                 listing.logs.push(number);
             }
-            ("base", Some(number)) if base_path(directory, number.into()) == path => {
-                listing.bases.push(number);
+            ("base", Some(number)) if checkpoint_path(directory, number.into()) == path => {
+                listing.checkpoints.push(number);
             }
             ("log.tmp" | "base.tmp" | "tmp", _) => listing.unfinished.push(path),
             _ => {}
         }
     }
-    listing.bases.sort_unstable();
+    listing.checkpoints.sort_unstable();
     listing.logs.sort_unstable();
     Ok(listing)
 }
 
-/// Counts the files in a directory and their bytes. A file that is removed meanwhile does not count.
+/// Counts the files in a directory and their bytes. Skips files that are removed meanwhile.
 pub(crate) fn usage(directory: &Path) -> io::Result<Usage> {
     let mut usage = Usage { files: 0, bytes: 0 };
     for entry in fs::read_dir(directory)? {
@@ -72,14 +72,14 @@ pub(crate) fn usage(directory: &Path) -> io::Result<Usage> {
     Ok(usage)
 }
 
-/// What a file is called until it is whole.
+/// Returns the temporary name of a file that is being written.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     name.into()
 }
 
-/// Renames within a directory, durably.
+/// Renames a file within a directory, durably.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_directory(directory_of(to))
@@ -103,7 +103,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory, and those above it, unless they are there. Durably.
+/// Creates a directory and its missing parents, durably.
 pub(crate) fn create_directory(path: &Path) -> Result<(), StorageError> {
     let missing =
         path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
@@ -115,7 +115,7 @@ pub(crate) fn create_directory(path: &Path) -> Result<(), StorageError> {
     create().map_err(StorageError::io("create", path))
 }
 
-/// Keeps other processes out of a directory.
+/// An exclusive lock on a directory.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
@@ -134,8 +134,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a process that is just being started has a copy of it. If
-        // it cannot be unlocked, it is unlocked when all copies are closed.
+        // Closing the file is not enough: a child process that is just being started has a copy of
+        // the handle. If unlocking fails, the lock ends when all copies are closed.
         let _ = self.0.unlock();
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a store: header, frames, records. Encodes and decodes; reads and writes no files.
+//! The file format of a store: header, frames, records. Encodes and decodes; does not access files.
 //!
 //! ```text
 //! segment   header frame frame … zeros          all numbers little-endian
@@ -7,16 +7,17 @@
 //! record    crc:4 kind:1 key:2 value:4 revision:8 created:8  key… value…
 //! ```
 //!
-//! - A *log* segment has one frame for each batch that was synced, so a batch is there as a whole or
-//!   not at all. `after` is the newest revision before the segment.
-//! - A *base* segment has the newest value of each key as of `after`, in the order of keys, and ends
-//!   with an `End` record that counts them.
+//! - A *log* segment has one frame per synced batch, so that a batch is either complete or absent.
+//!   `after` is the newest revision before the segment.
+//! - A *checkpoint* segment (`.base`) has the newest value of each key as of `after`, in key order.
+//!   It ends with an `End` record that holds the number of records.
 //! - A frame's `mark` is the lower half of the segment's random salt, and its checksum covers the
-//!   salt and the frame's place too: bytes of one frame are no frame anywhere else, not even inside a
-//!   value that happens to be a copy of a segment.
-//! - A record has a checksum of its own because single records are read, by place, for years after.
+//!   salt and the frame's offset. A copy of a frame is therefore invalid at any other offset and in
+//!   any other file, even inside a value that contains a copy of a segment.
+//! - A record has its own checksum because single records are read by offset long after they were
+//!   written.
 //!
-//! Decoding takes any bytes: what is not right is `None`, never a panic.
+//! Decoding accepts any bytes: invalid input gives `None`, never a panic.
 
 use crate::revision::Revision;
 use crate::transaction::MAX_BYTES;
@@ -26,16 +27,17 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER: usize = 44;
 pub(crate) const FRAME: usize = 12;
 pub(crate) const RECORD: usize = 27;
-/// No frame is longer: a batch is one large transaction or several small ones, and a base's frame ends
-/// with the record that fills it. Bounds what reading a file takes in memory, whatever is in it.
+/// The maximum length of a frame: a batch is one large transaction or several small ones, and a
+/// frame of a checkpoint ends with the record that fills it. Bounds the memory for reading a file
+/// with any contents.
 pub(crate) const MAX_FRAME: usize = 2 * MAX_BYTES;
-/// What the two bytes for a key's length can say.
+/// The longest key that the two length bytes can express.
 pub(crate) const MAX_KEY: usize = u16::MAX as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentKind {
     Log,
-    Base,
+    Checkpoint,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub(crate) struct Header {
     pub(crate) oldest: Revision,
 }
 
-/// Why bytes are not a header we can go on with.
+/// The reason why bytes are not a usable header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadHeader {
     NotOurs,
@@ -59,7 +61,7 @@ impl Header {
         let mut bytes = [0; HEADER];
         let kind: u32 = match self.kind {
             SegmentKind::Log => 1,
-            SegmentKind::Base => 2,
+            SegmentKind::Checkpoint => 2,
         };
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -77,7 +79,7 @@ impl Header {
         if take::<8>(&mut rest) != Some(MAGIC) {
             return Err(BadHeader::NotOurs);
         }
-        // Before the checksum: another version may have put that elsewhere.
+        // Checked before the checksum, which another version may store elsewhere.
         match take(&mut rest).map(u32::from_le_bytes) {
             Some(VERSION) => {}
             Some(other) => return Err(BadHeader::Version(other)),
@@ -86,7 +88,7 @@ impl Header {
         let mut fields = || {
             let kind = match u32::from_le_bytes(take(&mut rest)?) {
                 1 => SegmentKind::Log,
-                2 => SegmentKind::Base,
+                2 => SegmentKind::Checkpoint,
                 _ => return None,
             };
             let salt = u64::from_le_bytes(take(&mut rest)?);
@@ -99,22 +101,22 @@ impl Header {
         fields().ok_or(BadHeader::Damaged)
     }
 
-    /// Returns whether it is that of a base as of a revision.
-    pub(crate) fn is_base_at(&self, revision: Revision) -> bool {
-        self.kind == SegmentKind::Base && self.after == revision
+    /// Returns true if this is the header of a checkpoint as of a revision.
+    pub(crate) fn is_checkpoint_at(&self, revision: Revision) -> bool {
+        self.kind == SegmentKind::Checkpoint && self.after == revision
     }
 
     pub(crate) fn mark(&self) -> [u8; 4] {
         (self.salt as u32).to_le_bytes()
     }
 
-    /// Makes room for a frame's head at the start of `frame`, to be filled in by [`Self::seal`].
+    /// Reserves room for a frame's head at the start of `frame`, to be filled in by [`Self::seal`].
     pub(crate) fn start(frame: &mut Vec<u8>) {
         frame.clear();
         frame.resize(FRAME, 0);
     }
 
-    /// Completes a frame that will stand at `offset`.
+    /// Completes a frame that is written at `offset`.
     pub(crate) fn seal(&self, frame: &mut [u8], offset: u64) {
         let length = (frame.len() - FRAME) as u32;
         let crc = self.checksum(offset, &frame[FRAME..]);
@@ -123,7 +125,7 @@ impl Header {
         frame[8..12].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The length of a frame's records, if these are the first bytes of a frame of this segment.
+    /// Returns the length of a frame's records if `head` starts a frame of this segment.
     pub(crate) fn frame_length(&self, head: &[u8; FRAME]) -> Option<usize> {
         let mut rest = &head[..];
         if take(&mut rest)? != self.mark() {
@@ -133,7 +135,7 @@ impl Header {
         (RECORD..=MAX_FRAME).contains(&length).then_some(length)
     }
 
-    /// Whether a frame's records are as they were written.
+    /// Returns true if the checksum of a frame matches.
     pub(crate) fn intact(&self, offset: u64, head: &[u8; FRAME], records: &[u8]) -> bool {
         head[8..] == self.checksum(offset, records).to_le_bytes()
     }
@@ -151,9 +153,9 @@ impl Header {
 pub(crate) enum RecordKind {
     Put,
     Delete,
-    /// Everything before `revision` may go. No key.
+    /// Everything before `revision` may be dropped. Has no key.
     Compacted,
-    /// The end of a base; `revision` is the number of records before. No key.
+    /// The end of a checkpoint; `revision` is the number of records before it. Has no key.
     End,
 }
 
@@ -161,19 +163,19 @@ pub(crate) enum RecordKind {
 pub(crate) struct Record<'a> {
     pub(crate) kind: RecordKind,
     pub(crate) revision: Revision,
-    /// Of a put; otherwise equal to `revision`.
+    /// The creation revision of a put; otherwise equal to `revision`.
     pub(crate) created: Revision,
     pub(crate) key: &'a str,
     pub(crate) value: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// A record that is about no key.
+    /// Returns a record without a key.
     pub(crate) fn control(kind: RecordKind, revision: Revision) -> Self {
         Self { kind, revision, created: revision, key: "", value: &[] }
     }
 
-    /// Whether it says what became of a key.
+    /// Returns true if the record changes a key.
     pub(crate) fn is_change(&self) -> bool {
         matches!(self.kind, RecordKind::Put | RecordKind::Delete)
     }
@@ -182,8 +184,8 @@ impl<'a> Record<'a> {
         RECORD + self.key.len() + self.value.len()
     }
 
-    /// Appends the record. The key is at most [`MAX_KEY`] long and the value fits 32 bits:
-    /// `Transaction::weigh` has seen to it.
+    /// Appends the record. `Transaction::size` has checked that the key is at most [`MAX_KEY`] long
+    /// and that the value fits 32 bits.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let kind: u8 = match self.kind {
             RecordKind::Put => 1,
@@ -205,7 +207,7 @@ impl<'a> Record<'a> {
         out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The first record of `bytes`.
+    /// Decodes the first record of `bytes`.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         let crc = u32::from_le_bytes(take(&mut rest)?);
@@ -230,7 +232,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The records of a frame, each with its place in it. Ends early, with `None`, at one that is wrong.
+/// Returns the records of a frame with their offsets in it. Ends early, with `None`, at an invalid
+/// one.
 pub(crate) fn records(frame: &[u8]) -> impl Iterator<Item = Option<(usize, Record<'_>)>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_and_strangers_are_told_apart() {
+    fn headers_round_trip_and_foreign_ones_are_detected() {
         let bytes = header().encode();
         assert_eq!(Header::decode(&bytes), Ok(header()));
         assert_eq!(Header::decode(b"SQLite format 3\0"), Err(BadHeader::NotOurs));
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_a_frame_only_where_it_was_written() {
+    fn frame_is_valid_only_at_its_offset() {
         let mut frame = Vec::new();
         Header::start(&mut frame);
         put("a", b"1").encode(&mut frame);

@@ -1,4 +1,4 @@
-//! Events out of the log, for watchers whose place the feed has let go of. Entry: [`events`].
+//! Reads events from the log for watchers that are behind the feed. Entry point: [`events`].
 
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::sync::read;
 
-/// What is read from the log at a time: bounds how long a task is held up and what it holds.
+/// The number of bytes read from the log at a time. Bounds the time that a task is blocked and the
+/// memory it uses.
 const ENOUGH: usize = 256 << 10;
 
-/// The next events with a prefix after `after`, and the revision they go up to. That is later than
-/// `after` and at most `until`, the last revision of a batch that was published.
+/// Returns the next events with a prefix after `after`, and the revision they reach. That is later
+/// than `after` and at most `until`, the last revision of a published batch.
 pub(crate) fn events(
     shared: &Shared,
     prefix: &str,
@@ -34,7 +35,7 @@ pub(crate) fn events(
     let mut lost = None;
     let mut scan = segment.scan(segment.landmark(after))?;
     while reached < until && bytes < ENOUGH {
-        // It was published, so it was there.
+        // The events were published, so the frame must exist.
         let start = scan.offset();
         let frame = scan.step()?.ok_or_else(|| segment.damaged(start))?;
         bytes += frame.records.len();
@@ -51,7 +52,7 @@ pub(crate) fn events(
             }
         }
     }
-    // If compaction has passed by, versions that came before these events may be gone.
+    // After a compaction, the previous versions of these events may be gone.
     let oldest = read(&shared.index).oldest;
     match lost {
         _ if after < oldest => Err(WatchError::Compacted { oldest }),
@@ -60,14 +61,14 @@ pub(crate) fn events(
     }
 }
 
-/// What a record says, with what was before it. `None` for the deletion of nothing.
+/// Returns the event of a record with the previous entry; `None` for the deletion of an absent key.
 fn event(shared: &Shared, record: &Record<'_>) -> Result<Option<Event>, StorageError> {
     let (key, before) = {
         let index = read(&shared.index);
         let key = index.key(record.key).cloned().unwrap_or_else(|| record.key.into());
         (key, index.before(record.key, record.revision))
     };
-    let previous = before.map(|place| place.read()).transpose()?;
+    let previous = before.map(|location| location.read()).transpose()?;
     let change = match (record.kind, previous) {
         (RecordKind::Put, previous) => {
             let value = Bytes::copy_from_slice(record.value);

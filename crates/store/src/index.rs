@@ -1,7 +1,8 @@
-//! [`Index`]: where the versions of each key lie. In memory, rebuilt from the log on opening.
+//! [`Index`]: the locations of the versions of each key. In memory, rebuilt from the log on
+//! opening.
 //!
-//! Holds no values and reads no files; [`Place`] is what a reader takes along to read one when the
-//! lock is free again.
+//! Holds no values and does not access files. A reader takes a [`Location`] and reads the value
+//! after it has released the lock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,13 +15,13 @@ use crate::error::{ReadError, StorageError};
 use crate::revision::Revision;
 use crate::segment::Segment;
 
-/// One value of a key, or its absence.
+/// One value of a key, or its deletion.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
     pub(crate) revision: Revision,
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u64,
-    /// Of the record; 0 if the key was deleted.
+    /// The length of the record; 0 if the key was deleted.
     pub(crate) length: u32,
 }
 
@@ -30,27 +31,27 @@ impl Version {
     }
 }
 
-/// Oldest first. One version in place: most keys are written once.
+/// The versions of a key, oldest first. One is stored inline because most keys are written once.
 type Versions = SmallVec<[Version; 1]>;
 
 #[derive(Debug)]
 pub(crate) struct Index {
     keys: BTreeMap<Arc<str>, Versions>,
-    base: Option<Arc<Segment>>,
-    /// In order; everything after the base is in them.
+    checkpoint: Option<Arc<Segment>>,
+    /// The log segments after the checkpoint, in order.
     logs: Vec<Arc<Segment>>,
     pub(crate) revision: Revision,
     pub(crate) oldest: Revision,
 }
 
-/// Where one entry can be read, however the index changes meanwhile.
+/// The location of an entry, which stays readable when the index changes.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     key: Arc<str>,
     version: Version,
 }
 
-impl Place {
+impl Location {
     pub(crate) fn key(&self) -> &Arc<str> {
         &self.key
     }
@@ -69,14 +70,19 @@ impl Index {
     pub(crate) fn new() -> Self {
         Self {
             keys: BTreeMap::new(),
-            base: None,
+            checkpoint: None,
             logs: Vec::new(),
             revision: Revision::FIRST,
             oldest: Revision::FIRST,
         }
     }
 
-    /// Whether everything visible at a revision, and after it, is there.
+    /// Returns the number of keys, including deleted ones that are not pruned yet.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns an error if a revision is compacted or in the future.
     pub(crate) fn check(&self, revision: Revision) -> Result<(), ReadError> {
         if revision > self.revision {
             return Err(ReadError::Future { newest: self.revision });
@@ -87,18 +93,18 @@ impl Index {
         Ok(())
     }
 
-    pub(crate) fn set_base(&mut self, base: &Arc<Segment>) {
-        self.base = Some(base.clone());
+    pub(crate) fn set_checkpoint(&mut self, checkpoint: &Arc<Segment>) {
+        self.checkpoint = Some(checkpoint.clone());
     }
 
-    /// Adds the segment at the end of the log, if it is a new one.
+    /// Adds a segment at the end of the log, if it is not there already.
     pub(crate) fn add_log(&mut self, segment: &Arc<Segment>) {
         if !self.logs.last().is_some_and(|last| Arc::ptr_eq(last, segment)) {
             self.logs.push(segment.clone());
         }
     }
 
-    /// Adds what a transaction did to a key. Revisions of a key come in order.
+    /// Adds a version of a key. The revisions of a key must come in order.
     pub(crate) fn add<K: AsRef<str> + Into<Arc<str>>>(&mut self, key: K, version: Version) {
         match self.keys.get_mut(key.as_ref()) {
             Some(versions) => versions.push(version),
@@ -106,30 +112,30 @@ impl Index {
         }
     }
 
-    /// The key as it is shared by all who name it.
+    /// Returns the shared copy of a key.
     pub(crate) fn key(&self, key: &str) -> Option<&Arc<str>> {
         self.keys.get_key_value(key).map(|(key, _)| key)
     }
 
-    pub(crate) fn newest(&self, key: &str) -> Option<Place> {
+    pub(crate) fn newest(&self, key: &str) -> Option<Location> {
         let (key, versions) = self.keys.get_key_value(key)?;
-        place(key, versions.last()?)
+        location(key, versions.last()?)
     }
 
-    /// The key as of a revision.
-    pub(crate) fn at(&self, key: &str, revision: Revision) -> Option<Place> {
+    /// Returns the key as of a revision.
+    pub(crate) fn at(&self, key: &str, revision: Revision) -> Option<Location> {
         let (key, versions) = self.keys.get_key_value(key)?;
-        place(key, current(versions, revision)?)
+        location(key, current(versions, revision)?)
     }
 
-    /// The key as of just before a revision.
-    pub(crate) fn before(&self, key: &str, revision: Revision) -> Option<Place> {
+    /// Returns the key as of just before a revision.
+    pub(crate) fn before(&self, key: &str, revision: Revision) -> Option<Location> {
         let (key, versions) = self.keys.get_key_value(key)?;
         let until = versions.partition_point(|version| version.revision < revision);
-        place(key, versions.get(until.checked_sub(1)?)?)
+        location(key, versions.get(until.checked_sub(1)?)?)
     }
 
-    /// The keys with a prefix and behind `after` that are there as of a revision, in order.
+    /// Returns the keys with a prefix, after `after`, that exist as of a revision, in order.
     pub(crate) fn range<'a>(
         &'a self,
         prefix: &'a str,
@@ -147,7 +153,8 @@ impl Index {
             .filter(|(_, version)| !version.deleted())
     }
 
-    /// Forgets, for some keys behind `after`, what is not visible at `floor` or later.
+    /// Drops versions that are not visible at `floor` or later, for up to `limit` keys after
+    /// `after`.
     pub(crate) fn prune(&mut self, after: Option<&str>, floor: Revision, limit: usize) -> Pruned {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut pruned = Pruned { last: None, kept_bytes: 0 };
@@ -173,13 +180,13 @@ impl Index {
         pruned
     }
 
-    /// The segments that a base as of `revision` would stand in for.
+    /// Returns the segments that a checkpoint as of `revision` would replace.
     pub(crate) fn up_to(&self, revision: Revision) -> Vec<Arc<Segment>> {
         let logs = &self.logs[..self.log_with(revision).unwrap_or(0)];
-        self.base.iter().chain(logs).cloned().collect()
+        self.checkpoint.iter().chain(logs).cloned().collect()
     }
 
-    /// Notes that a version lies in another place as well.
+    /// Moves a version to another location with the same contents.
     pub(crate) fn relocate(
         &mut self,
         key: &str,
@@ -194,42 +201,42 @@ impl Index {
         }
     }
 
-    /// Lets `base` stand in for all segments that it can.
-    pub(crate) fn rebase(&mut self, base: &Arc<Segment>) {
-        let obsolete = self.log_with(base.header().after).unwrap_or(0);
+    /// Replaces all segments that the checkpoint covers.
+    pub(crate) fn install_checkpoint(&mut self, checkpoint: &Arc<Segment>) {
+        let obsolete = self.log_with(checkpoint.header().after).unwrap_or(0);
         self.logs.drain(..obsolete);
-        self.base = Some(base.clone());
+        self.checkpoint = Some(checkpoint.clone());
     }
 
-    /// The log segment in which the revision after `after` is, and the last revision in it if there
-    /// is a later segment.
+    /// Returns the log segment that contains the revision after `after`, and the last revision in
+    /// it if there is a later segment.
     pub(crate) fn log_after(&self, after: Revision) -> Option<(Arc<Segment>, Option<Revision>)> {
         let at = self.log_with(after)?;
         let end = self.logs.get(at + 1).map(|next| next.header().after);
         Some((self.logs[at].clone(), end))
     }
 
-    /// The last log segment that starts at or before a revision.
+    /// Returns the last log segment that starts at or before a revision.
     fn log_with(&self, after: Revision) -> Option<usize> {
         self.logs.iter().rposition(|segment| segment.header().after <= after)
     }
 }
 
-/// What [`Index::prune`] went through.
+/// The result of [`Index::prune`].
 pub(crate) struct Pruned {
-    /// The last key; `None` at the end.
+    /// The last key visited; `None` at the end.
     pub(crate) last: Option<Arc<str>>,
-    /// The length of the records of those that are visible at the floor.
+    /// The total length of the records that are visible at the floor.
     pub(crate) kept_bytes: u64,
 }
 
-/// The last version that is not newer than a revision.
+/// Returns the last version that is not newer than a revision.
 fn current(versions: &[Version], revision: Revision) -> Option<&Version> {
     let beyond = versions.partition_point(|version| version.revision <= revision);
     versions.get(beyond.checked_sub(1)?)
 }
 
-/// Where to read a version, if there is something to read.
-pub(crate) fn place(key: &Arc<str>, version: &Version) -> Option<Place> {
-    (!version.deleted()).then(|| Place { key: key.clone(), version: version.clone() })
+/// Returns the location of a version; `None` if it is a deletion.
+pub(crate) fn location(key: &Arc<str>, version: &Version) -> Option<Location> {
+    (!version.deleted()).then(|| Location { key: key.clone(), version: version.clone() })
 }

@@ -1,20 +1,20 @@
-//! Revisioned keys with watch, on a log of our own. What the API server stands on; knows bytes, not
-//! Kubernetes.
+//! Revisioned keys with watch, on a log-structured file format. Used by the API server; knows
+//! bytes, not Kubernetes.
 //!
-//! Main type: [`Store`]. Every committed [`Transaction`] has a [`Revision`]; a [`Snapshot`] shows all
-//! keys as of one, a [`Watch`] tells every change after one.
+//! Main type: [`Store`]. Every committed [`Transaction`] has a [`Revision`]; a [`Snapshot`] shows
+//! all keys as of a revision, a [`Watch`] returns every change after one.
 //!
 //! ```text
 //!  commit ──► queue ──► writer thread ──► log on disk ──(one sync per batch)
 //!                           │ then
-//!                           ├──► index   key → where its versions lie      ──► get, snapshot
+//!                           ├──► index   key → locations of its versions   ──► get, snapshot
 //!                           ├──► feed    recent events, shared by watchers ──► watch
-//!                           └──► answers
+//!                           └──► replies
 //! ```
 //!
-//! The log is the database: a value is written once, and the index says where. Nobody sees a revision
-//! before it is on the disk, and after `commit` has resolved everybody does. `docs/adr/0006-store.md` has
-//! the reasons, `format` the bytes.
+//! The log is the database: a value is written once, and the index has its location. A revision
+//! becomes visible only after it is on disk, and it is visible to all readers once `commit` has
+//! resolved. `docs/adr/0006-store.md` has the reasons, `format` the file format.
 //!
 //! ```
 //! use store::{Options, Outcome, Store, Transaction};
@@ -33,11 +33,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not here: what a value means, who may read it, and when to compact.
+//! Not here: the meaning of values, access control, and the decision when to compact.
 
 mod backup;
-mod base;
+mod checkpoint;
 mod commit;
+mod compaction;
 mod entry;
 mod error;
 mod feed;
@@ -57,7 +58,6 @@ mod shared;
 mod snapshot;
 mod space;
 mod store;
-mod sweep;
 mod sync;
 mod transaction;
 mod watch;

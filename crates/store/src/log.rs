@@ -1,12 +1,12 @@
-//! [`Log`]: the end of the log, where batches are appended. Has one owner, the writer thread.
+//! [`Log`]: the end of the log, where batches are appended. Owned by the writer thread.
 //!
-//! After a write or a sync failed it is unknown what of it is on the disk, so nothing more is written
-//! behind it: the next batch starts a new segment, whose header says which revision it follows. What
-//! the failed batch left in the old one is not looked at again.
+//! After a failed write or sync the contents of the file are unknown, so nothing is appended to it.
+//! The next batch starts a new segment, whose header names the revision that it follows. Later
+//! readers ignore the remains of the failed batch in the old segment.
 //!
-//! Behind the end there is always some room, zeros that are on the disk already. An ordinary batch is
-//! written only if that room can be kept; if the disk is full it is refused before any byte of it is
-//! written. Batches that may use the reserve are written into the room.
+//! The file is preallocated with zeros beyond the end of the log. An ordinary batch is written only
+//! if this room can be kept; on a full disk it is refused before any byte is written. Batches that
+//! may use the reserve are written into the room.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,11 +20,11 @@ use crate::format::{FRAME, HEADER, Header, SegmentKind};
 use crate::revision::Revision;
 use crate::segment::Segment;
 
-/// The room behind the end at most. Also, a sync of bytes whose room exists already costs a fraction of
-/// one that has to make the file's new length durable as well.
+/// The maximum preallocated room. It also makes syncs faster: a sync that does not change the
+/// file's length costs a fraction of one that does.
 const MAX_ROOM: u64 = 1 << 20;
 
-/// The room behind the end of a segment, in proportion to its size.
+/// Returns the preallocated room of a segment, in proportion to its size.
 pub(crate) fn room(segment_bytes: u64) -> u64 {
     (segment_bytes / 16).min(MAX_ROOM)
 }
@@ -34,7 +34,7 @@ pub(crate) struct Log {
     directory: PathBuf,
     /// The number of the active segment.
     number: u64,
-    /// A segment that is longer than this is followed by a new one.
+    /// The length after which a new segment is started.
     segment_bytes: u64,
     active: Active,
 }
@@ -43,34 +43,34 @@ pub(crate) struct Log {
 struct Active {
     segment: Arc<Segment>,
     file: File,
-    /// Where the next frame goes.
+    /// The offset of the next frame.
     end: u64,
-    /// The length of the file: zeros from `end` on.
+    /// The length of the file, which is zero from `end` on.
     length: u64,
-    /// A write failed: what is behind `end` is unknown.
+    /// A write failed: the contents beyond `end` are unknown.
     broken: bool,
-    /// True if readers know the segment. Until then another file may take its place.
+    /// True if readers know the segment. Until then another file may replace it.
     published: bool,
 }
 
-/// What appending did.
+/// The result of an append.
 pub(crate) struct Appended {
-    /// Where the records are.
+    /// The offset of the records.
     pub(crate) offset: u64,
     pub(crate) segment: Arc<Segment>,
 }
 
-/// The rights of a batch when the disk is full.
+/// The permission of a batch to use the preallocated room on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Nothing: the room stays.
+    /// The room is kept.
     Ordinary,
-    /// Use the room.
+    /// The room may be used.
     UsesReserve,
 }
 
 impl Log {
-    /// A new log, or a new segment of one.
+    /// Creates a log, or a new segment of one.
     pub(crate) fn create(
         directory: &Path,
         number: u64,
@@ -83,8 +83,8 @@ impl Log {
         Ok(Self { directory: directory.to_owned(), number, segment_bytes, active })
     }
 
-    /// Goes on behind the last whole frame of an existing segment. `length` is that of the file, if
-    /// there is nothing but zeros behind `end`.
+    /// Continues after the last complete frame of an existing segment. `length` is the file length
+    /// if the file is zero beyond `end`.
     pub(crate) fn resume(
         directory: &Path,
         number: u64,
@@ -111,7 +111,7 @@ impl Log {
         &self.active.segment
     }
 
-    /// Writes and syncs one frame (begun with [`Header::start`]) with what comes after `newest`.
+    /// Writes and syncs one frame (begun with [`Header::start`]) that follows `newest`.
     pub(crate) fn append(
         &mut self,
         frame: &mut [u8],
@@ -121,7 +121,8 @@ impl Log {
     ) -> Result<Appended, StorageError> {
         if self.active.broken || self.active.end >= self.segment_bytes {
             match self.next_segment(newest, oldest) {
-                // What is urgent goes where there is room, in a segment that is longer than it should be.
+                // An urgent batch is written into the room of the current segment, which then
+                // exceeds its size.
                 Err(error)
                     if error.is_full()
                         && urgency == Urgency::UsesReserve
@@ -137,14 +138,15 @@ impl Log {
         let failed = |path: &Path, error| StorageError::io("write", path)(error);
         active.make_room(frame.len() as u64, room).map_err(|error| {
             let error = failed(active.segment.path(), error);
-            // A full disk has not touched what is there; of other failures nothing is known.
+            // A full disk leaves existing data intact; after other failures the file is in an
+            // unknown state.
             active.broken = !error.is_full();
             error
         })?;
         active.segment.header().seal(frame, active.end);
         active.write(frame).map_err(|error| {
             active.broken = true;
-            // Best effort: if it is still there when the store is opened next, it counts.
+            // Best effort: a frame that is still there when the store is opened next counts.
             let _ = active.file.set_len(active.end);
             failed(active.segment.path(), error)
         })?;
@@ -155,12 +157,12 @@ impl Log {
         Ok(Appended { offset, segment: active.segment.clone() })
     }
 
-    /// Returns whether there is anything in the active segment.
+    /// Returns true if the active segment has any frames.
     pub(crate) fn is_used(&self) -> bool {
         self.active.end > HEADER as u64
     }
 
-    /// Begins a new segment that readers are to know although nothing is in it yet.
+    /// Begins a new segment and publishes it although it is empty.
     pub(crate) fn begin_segment(
         &mut self,
         newest: Revision,
@@ -171,15 +173,15 @@ impl Log {
         Ok(&self.active.segment)
     }
 
-    /// Begins a new segment. One that nothing was published of is replaced, so that a disk that
-    /// refuses every write does not end up with a file for each.
+    /// Begins a new segment. Replaces an unpublished one, so that a disk that refuses every write
+    /// does not collect a file for each attempt.
     fn next_segment(&mut self, newest: Revision, oldest: Revision) -> Result<(), StorageError> {
         let number = if self.active.published { self.number + 1 } else { self.number };
         let room = room(self.segment_bytes);
         let next = Active::create(&self.directory, number, room, newest, oldest)?;
         let full = std::mem::replace(&mut self.active, next);
         if full.published {
-            // The room is no longer needed. If this fails, it is given back with the file.
+            // The room is no longer needed. If this fails, it is freed with the file.
             let _ = full.file.set_len(full.end);
         }
         self.number = number;
@@ -197,8 +199,8 @@ impl Active {
     ) -> Result<Self, StorageError> {
         let path = files::log_path(directory, number);
         let header = Header { kind: SegmentKind::Log, salt: salt(), after, oldest };
-        // Under another name until the header is on the disk, so that a file with this name and
-        // without a header is damaged and not new.
+        // The file has a temporary name until its header is on disk, so a segment without a header
+        // is damaged, never new.
         let unfinished = files::unfinished(&path);
         let create = || {
             let mut file = File::create(&unfinished)?;
@@ -210,7 +212,8 @@ impl Active {
             OpenOptions::new().write(true).open(&path)
         };
         let file = create().map_err(|error| {
-            // On a full disk its space is needed. What stays is removed when the store is opened.
+            // On a full disk the space is needed. A file that cannot be removed is removed when the
+            // store is opened.
             let _ = fs::remove_file(&unfinished);
             StorageError::io("create", &path)(error)
         })?;
@@ -219,14 +222,14 @@ impl Active {
         Ok(Self { segment, file, end, length, broken: false, published: false })
     }
 
-    /// Makes the file so long that `room` is left behind a frame of `bytes`. If that fails, the file is
-    /// as long as before.
+    /// Extends the file so that `room` is left after a frame of `bytes`. On failure the length is
+    /// unchanged.
     fn make_room(&mut self, bytes: u64, room: u64) -> io::Result<()> {
         let needed = self.end + bytes + room;
         if needed <= self.length {
             return Ok(());
         }
-        // Twice the room, so that the next batches find some.
+        // Twice the room, so that the next batches need no extension.
         let length = needed + room;
         let mut extend = || {
             self.file.seek(SeekFrom::Start(self.length))?;
@@ -234,7 +237,7 @@ impl Active {
         };
         let extended = extend();
         if extended.is_err() {
-            // Zeros that stay behind the end do no harm.
+            // Zeros beyond the end do no harm.
             let _ = self.file.set_len(self.length);
         } else {
             self.length = length;
@@ -242,7 +245,7 @@ impl Active {
         extended
     }
 
-    /// Writes a frame at the end, where there is room for it.
+    /// Writes a frame at the end, into the preallocated room.
     fn write(&mut self, frame: &[u8]) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.end))?;
         self.file.write_all(frame)?;
@@ -254,7 +257,8 @@ fn write_zeros(file: &mut File, bytes: u64) -> io::Result<()> {
     io::copy(&mut io::repeat(0).take(bytes), file).map(|_| ())
 }
 
-/// Different for every segment. Chance is enough: it guards against accidents.
+/// Returns a random number for a new segment. It guards against accidents only, so no secure source
+/// is needed.
 pub(crate) fn salt() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -285,8 +289,8 @@ mod tests {
         log.append(&mut frame, newest, Revision::FIRST, Urgency::Ordinary)
     }
 
-    /// A log with revision 2 in it, and with revision 3 written but not acknowledged: the disk has
-    /// failed, and will not take anything more in this file.
+    /// Returns a log with revision 2, and with revision 3 written but not acknowledged: the disk
+    /// has failed and accepts no further writes to this file.
     fn with_a_failed_write(directory: &Path) -> Log {
         let first = Revision::FIRST;
         let mut log = Log::create(directory, 1, LARGE, first, first).unwrap();
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_write_a_new_segment_is_begun_and_the_failed_one_is_not_looked_at() {
+    fn new_segment_begins_after_a_failed_write() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = with_a_failed_write(directory.path());
         append(&mut log, "next", 3, 2.into()).unwrap();
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_that_is_whole_counts_if_nothing_came_after_it() {
+    fn complete_failed_write_counts_if_it_is_the_last() {
         let directory = tempfile::tempdir().unwrap();
         drop(with_a_failed_write(directory.path()));
         let index = recover(directory.path(), LARGE).unwrap().index;
@@ -328,12 +332,12 @@ mod tests {
 
     #[test]
     #[cfg_attr(windows, ignore = "not on wine: a file that is open cannot be replaced by a rename")]
-    fn a_disk_that_refuses_every_write_is_not_filled_with_segments() {
+    fn failing_disk_does_not_collect_segments() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = with_a_failed_write(directory.path());
         for _ in 0..20 {
             log.next_segment(2.into(), Revision::FIRST).unwrap();
-            // The disk fails again before anything is in the segment.
+            // The disk fails again before the segment has a frame.
             log.active.file = File::open(log.segment().path()).unwrap();
             assert!(append(&mut log, "failed", 3, 2.into()).is_err());
         }

@@ -1,23 +1,23 @@
-//! [`Queue`]: what waits for the writer thread. Bounded: who finds it full waits for room.
+//! [`Queue`]: the requests to the writer thread. Bounded: a caller waits while it is full.
 //!
-//! Does not look into requests beyond their weight.
+//! Looks at the size of requests only.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
+use crate::compaction::CompactionReply;
 use crate::error::{CommitError, StorageError};
-use crate::reply::Answer;
+use crate::reply::ReplySender;
 use crate::revision::Revision;
-use crate::sweep::Sweep;
 use crate::sync::lock;
 use crate::transaction::{Outcome, Transaction};
 
-/// Requests waiting at most: some batches' worth, so that the writer never runs dry.
+/// The maximum number of waiting requests: several batches, so that the writer always has work.
 const MAX_WAITING: usize = 1024;
-/// Bytes waiting at most, apart from the last request that fitted in front of it.
+/// The maximum number of waiting bytes. The last request may exceed it.
 const MAX_WAITING_BYTES: usize = 8 << 20;
-/// What one batch takes at most: bounds how long the first of it waits for the last.
+/// The maximum number of requests in a batch. Bounds how long the first one waits for the last.
 const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 2 << 20;
 
@@ -27,27 +27,27 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Answers that the disk has failed.
+    /// Replies with a storage error.
     pub(crate) fn fail(self, error: &StorageError) {
         match self.work {
-            Work::Commit(_, answer) => answer.give(Err(error.clone().into())),
-            Work::Compact(_, answer) => answer.give(Err(error.clone().into())),
+            Work::Commit(_, reply) => reply.send(Err(error.clone().into())),
+            Work::Compact(_, reply) => reply.send(Err(error.clone().into())),
         }
     }
 
-    /// Returns whether it may use the reserve when the disk is full.
+    /// Returns true if the request may use the reserve on a full disk.
     pub(crate) fn may_use_reserve(&self) -> bool {
         match &self.work {
             Work::Commit(transaction, _) => transaction.may_use_reserve(),
-            // Gives back space in the end.
+            // Compaction frees space in the end.
             Work::Compact(..) => true,
         }
     }
 }
 
 pub(crate) enum Work {
-    Commit(Transaction, Answer<Result<Outcome, CommitError>>),
-    Compact(Revision, Sweep),
+    Commit(Transaction, ReplySender<Result<Outcome, CommitError>>),
+    Compact(Revision, CompactionReply),
 }
 
 #[derive(Default)]
@@ -61,20 +61,20 @@ struct State {
     requests: VecDeque<Request>,
     bytes: usize,
     closed: bool,
-    /// Who waits for room, by ticket.
+    /// The wakers of callers that wait for room, by ticket.
     waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
 }
 
-/// Why a request was not taken.
+/// The reason why a request was not queued.
 pub(crate) enum Refused {
     Full(Request),
     Closed,
 }
 
 impl Queue {
-    /// Takes a request, or has `waker` woken when there may be room for it. The ticket keeps the
-    /// caller's place among those who wait, until it is given back.
+    /// Queues a request, or registers `waker` until there may be room. The ticket keeps the
+    /// caller's position until it is cancelled.
     pub(crate) fn push(
         &self,
         request: Request,
@@ -100,11 +100,11 @@ impl Queue {
         Ok(())
     }
 
-    pub(crate) fn give_back(&self, ticket: u64) {
+    pub(crate) fn cancel(&self, ticket: u64) {
         lock(&self.state).waiting.remove(&ticket);
     }
 
-    /// Waits for requests and takes a batch of them; `None` when closed and empty.
+    /// Waits for requests and takes a batch; `None` when the queue is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Request>> {
         let mut state = lock(&self.state);
         while state.requests.is_empty() {
@@ -130,12 +130,12 @@ impl Queue {
         Some(batch)
     }
 
-    /// Refuses what comes from now on. What is waiting is still taken.
+    /// Refuses further requests. Waiting ones are still processed.
     pub(crate) fn close(&self) {
         self.shut(|_| ());
     }
 
-    /// Refuses what comes from now on and lets go of what is waiting.
+    /// Refuses further requests and drops the waiting ones.
     pub(crate) fn abandon(&self) {
         self.shut(|state| state.requests.clear());
     }
@@ -158,7 +158,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::reply::reply;
+    use crate::reply::channel;
 
     struct Count(AtomicUsize);
 
@@ -169,11 +169,11 @@ mod tests {
     }
 
     fn request(bytes: usize) -> Request {
-        Request { bytes, work: Work::Commit(Transaction::new(), reply().0) }
+        Request { bytes, work: Work::Commit(Transaction::new(), channel().0) }
     }
 
     #[test]
-    fn who_finds_the_queue_full_is_woken_when_there_is_room() {
+    fn caller_is_woken_when_the_queue_has_room() {
         let queue = Queue::default();
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(count.clone());
@@ -185,14 +185,14 @@ mod tests {
             "polled once more"
         );
         assert!(matches!(queue.push(request(1), &mut second, Some(&waker)), Err(Refused::Full(_))));
-        queue.give_back(second.unwrap());
+        queue.cancel(second.unwrap());
         assert_eq!(queue.take().unwrap().len(), MAX_BATCH);
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "who gave up is not woken");
         assert!(queue.push(request(1), &mut first, Some(&waker)).is_ok());
     }
 
     #[test]
-    fn batches_are_bounded_by_their_bytes_but_never_empty() {
+    fn batches_are_bounded_but_never_empty() {
         let queue = Queue::default();
         for bytes in [MAX_BATCH_BYTES + 1, MAX_BATCH_BYTES / 2, MAX_BATCH_BYTES / 2, 1] {
             assert!(queue.push(request(bytes), &mut None, None).is_ok());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_is_emptied_and_an_abandoned_one_is_empty() {
+    fn closed_queue_is_drained_and_abandoned_one_is_cleared() {
         let queue = Queue::default();
         assert!(queue.push(request(1), &mut None, None).is_ok());
         queue.close();

@@ -1,30 +1,31 @@
-//! Opening: from the files of a directory to an [`Index`] and the end of the log. Entry: [`recover`].
+//! Opening: reads the files of a directory into an [`Index`] and finds the end of the log. Entry
+//! point: [`recover`].
 //!
-//! Every frame is read and every checksum compared. A batch that a crash cut short, at the very end of
-//! the log, was never acknowledged and is dropped, which is reported ([`Dropped`]); anything else that
-//! is not as it was written is an error, and nothing is repaired (see `salvage`).
+//! Every frame is read and every checksum verified. An incomplete batch at the very end of the log
+//! was cut short by a crash and never acknowledged; it is dropped and reported ([`Dropped`]). Any
+//! other deviation is an error, and nothing is repaired (see `salvage`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::base;
+use crate::checkpoint;
 use crate::error::{OpenError, StorageError};
-use crate::files::{base_path, list, log_path};
+use crate::files::{checkpoint_path, list, log_path};
 use crate::format::{BadHeader, HEADER, RecordKind, SegmentKind, records};
 use crate::index::{Index, Version};
 use crate::log::Log;
 use crate::revision::Revision;
 use crate::segment::{Segment, read_header};
 
-/// The rest of a last write that a crash cut short, which was not acknowledged and was dropped.
+/// The incomplete last write, which a crash cut short before it was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
     pub path: PathBuf,
-    /// Where it began.
+    /// The offset where it began.
     pub offset: u64,
     pub bytes: u64,
-    /// The records of it that could be read.
+    /// The number of its records that could be read.
     pub records: u64,
 }
 
@@ -38,9 +39,9 @@ pub(crate) struct Recovered {
 pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<Recovered, OpenError> {
     let listing = list(directory).map_err(StorageError::io("list", directory))?;
     let mut index = Index::new();
-    if let Some(base) = listing.bases.last() {
-        let path = base_path(directory, (*base).into());
-        load_base(&mut index, &open_segment(&path, SegmentKind::Base)?)?;
+    if let Some(checkpoint) = listing.checkpoints.last() {
+        let path = checkpoint_path(directory, (*checkpoint).into());
+        load_checkpoint(&mut index, &open_segment(&path, SegmentKind::Checkpoint)?)?;
     }
     let covered = index.revision;
 
@@ -49,7 +50,8 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<Recovered,
         let segment = open_segment(&log_path(directory, *number), SegmentKind::Log)?;
         logs.push((*number, segment));
     }
-    // The base stands in for everything before the last segment that starts with what it has.
+    // The checkpoint replaces everything before the last segment that starts at or before its
+    // revision.
     let after = |at: usize| logs.get(at).map(|(_, segment)| segment.header().after);
     let obsolete = (0..logs.len()).rev().find(|at| after(*at).is_some_and(|a| a <= covered));
     let obsolete = obsolete.unwrap_or(0);
@@ -81,11 +83,12 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<Recovered,
     };
     index.add_log(log.segment());
 
-    let old_bases = listing.bases.iter().rev().skip(1);
-    let old_bases = old_bases.map(|base| base_path(directory, (*base).into()));
+    let old_checkpoints = listing.checkpoints.iter().rev().skip(1);
+    let old_checkpoints =
+        old_checkpoints.map(|checkpoint| checkpoint_path(directory, (*checkpoint).into()));
     let old_logs = logs[..obsolete].iter().map(|(_, segment)| segment.path().to_owned());
-    for path in old_bases.chain(old_logs).chain(listing.unfinished) {
-        // In nobody's way if it stays.
+    for path in old_checkpoints.chain(old_logs).chain(listing.unfinished) {
+        // A file that stays does no harm.
         let _ = fs::remove_file(path);
     }
     Ok(Recovered { index, log, dropped })
@@ -95,7 +98,9 @@ pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment
     let not_a_store = |what| OpenError::NotAStore { path: path.to_owned(), what };
     match read_header(path).map_err(StorageError::io("read", path))? {
         Ok(header) if header.kind == kind => Ok(Arc::new(Segment::new(path.to_owned(), header))),
-        Ok(_) => Err(not_a_store("a log where a base should be, or the other way round")),
+        Ok(_) => {
+            Err(not_a_store("a log in place of a checkpoint, or a checkpoint in place of a log"))
+        }
         Err(BadHeader::NotOurs) => {
             Err(not_a_store("the file does not start like one of its files"))
         }
@@ -106,9 +111,12 @@ pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment
     }
 }
 
-/// Takes the entries of a base into an empty index.
-pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(), StorageError> {
-    base::read(segment, |entries| {
+/// Loads the entries of a checkpoint into an empty index.
+pub(crate) fn load_checkpoint(
+    index: &mut Index,
+    segment: &Arc<Segment>,
+) -> Result<(), StorageError> {
+    checkpoint::read(segment, |entries| {
         for (offset, record) in entries {
             let (revision, offset, length) = (record.revision, *offset, record.length() as u32);
             let segment = segment.clone();
@@ -116,14 +124,15 @@ pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(),
         }
         Ok(())
     })?;
-    index.set_base(segment);
+    index.set_checkpoint(segment);
     index.revision = segment.header().after;
     index.oldest = segment.header().oldest;
     Ok(())
 }
 
-/// Takes the changes of a log segment into the index, apart from those that the base has. Returns
-/// where the segment ends. `until` is the revision that the next segment follows, if there is one.
+/// Loads the changes of a log segment into the index, except those that the checkpoint covers.
+/// Returns the offset where the segment ends. `until` is the revision that the next segment
+/// follows, if there is one.
 fn load_log(
     index: &mut Index,
     segment: &Arc<Segment>,
@@ -165,12 +174,12 @@ fn load_log(
             }
         }
     }
-    // A base may be older than the compaction point; the last segment is not.
+    // A checkpoint may be older than the compaction point; the last segment is not.
     if until.map_or(oldest > reached, |until| until != reached) {
         return Err(segment.damaged(scan.offset()));
     }
     index.revision = index.revision.max(reached);
     index.oldest = oldest;
-    // Where the walk stopped: the last frame's end, or the first thing that is no frame.
+    // The end of the last frame, or the first bytes that are not a frame.
     Ok(scan.offset())
 }

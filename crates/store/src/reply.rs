@@ -1,7 +1,7 @@
-//! One answer from one thread to one waiter, who may be a task or a thread.
+//! A channel for one reply from the store's threads to a task or a thread.
 //!
-//! Main types: [`Answer`], the end that gives it, and [`Reply`], the end that gets it. An `Answer`
-//! dropped without having been given ends the wait as well: nobody waits for a dead thread.
+//! Main types: [`ReplySender`] and [`ReplyReceiver`]. Dropping the sender without a reply ends the
+//! wait too, so that no caller waits for a dead thread.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -12,29 +12,29 @@ use crate::sync::lock;
 
 enum State<T> {
     Waiting(Option<Waker>),
-    Given(T),
-    Gone,
+    Sent(T),
+    Closed,
 }
 
-pub(crate) struct Answer<T>(Arc<Mutex<State<T>>>);
+pub(crate) struct ReplySender<T>(Arc<Mutex<State<T>>>);
 
-pub(crate) struct Reply<T>(Arc<Mutex<State<T>>>);
+pub(crate) struct ReplyReceiver<T>(Arc<Mutex<State<T>>>);
 
-pub(crate) fn reply<T>() -> (Answer<T>, Reply<T>) {
+pub(crate) fn channel<T>() -> (ReplySender<T>, ReplyReceiver<T>) {
     let state = Arc::new(Mutex::new(State::Waiting(None)));
-    (Answer(state.clone()), Reply(state))
+    (ReplySender(state.clone()), ReplyReceiver(state))
 }
 
-impl<T> Answer<T> {
-    pub(crate) fn give(self, answer: T) {
-        self.settle(State::Given(answer));
+impl<T> ReplySender<T> {
+    pub(crate) fn send(self, reply: T) {
+        self.set(State::Sent(reply));
     }
 
-    fn settle(&self, settled: State<T>) {
+    fn set(&self, new: State<T>) {
         let mut state = lock(&self.0);
         if let State::Waiting(waker) = &mut *state {
             let waker = waker.take();
-            *state = settled;
+            *state = new;
             drop(state);
             if let Some(waker) = waker {
                 waker.wake();
@@ -43,28 +43,28 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Drop for Answer<T> {
+impl<T> Drop for ReplySender<T> {
     fn drop(&mut self) {
-        self.settle(State::Gone);
+        self.set(State::Closed);
     }
 }
 
-impl<T> Reply<T> {
-    /// The answer, once; `None` if there will be none.
+impl<T> ReplyReceiver<T> {
+    /// Returns the reply once; `None` if the sender is gone.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         let mut state = lock(&self.0);
-        match std::mem::replace(&mut *state, State::Gone) {
+        match std::mem::replace(&mut *state, State::Closed) {
             State::Waiting(_) => {
                 *state = State::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            State::Given(answer) => Poll::Ready(Some(answer)),
-            State::Gone => Poll::Ready(None),
+            State::Sent(reply) => Poll::Ready(Some(reply)),
+            State::Closed => Poll::Ready(None),
         }
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on the current thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -88,15 +88,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reaches_a_waiting_thread_and_a_dropped_one_ends_the_wait() {
-        for given in [Some(7), None] {
-            let (answer, reply) = reply();
-            let waiter = thread::spawn(move || block_on(std::future::poll_fn(|cx| reply.poll(cx))));
-            match given {
-                Some(value) => answer.give(value),
-                None => drop(answer),
+    fn reply_or_dropped_sender_ends_the_wait() {
+        for sent in [Some(7), None] {
+            let (sender, receiver) = channel();
+            let waiter =
+                thread::spawn(move || block_on(std::future::poll_fn(|cx| receiver.poll(cx))));
+            match sent {
+                Some(value) => sender.send(value),
+                None => drop(sender),
             }
-            assert_eq!(waiter.join().unwrap(), given);
+            assert_eq!(waiter.join().unwrap(), sent);
         }
     }
 }

@@ -1,21 +1,21 @@
-//! [`Revision`]: a point in the history of a store. Says nothing of wall-clock time.
+//! [`Revision`]: a point in the history of a store. Independent of wall-clock time.
 
 use std::fmt;
 
 /// A point in the history of a store: one per committed transaction, strictly increasing, never
-/// used twice.
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(u64);
 
 impl Revision {
-    /// What a store without a past is at. Not 0, which callers may use for "none".
+    /// The revision of a new store. Not 0, which callers may use for "none".
     pub const FIRST: Self = Self(1);
 
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Saturates, which only a file made for it can bring about.
+    /// Returns the next revision. It saturates, which only a forged file can reach.
     pub(crate) const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }

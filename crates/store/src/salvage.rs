@@ -1,13 +1,13 @@
-//! Reading a store past damage: [`survey`] reports what is there and what is lost, [`salvage`] makes a
-//! new store of what is there. Neither changes the damaged one.
+//! Reading damaged stores: [`survey`] reports what is readable and what is lost, [`salvage`]
+//! creates a new store from the readable part. Neither changes the damaged store.
 //!
 //! ```text
 //!  frame  frame  ░░░░ damage ░░░░  frame  frame          found again by its mark and checksum
 //!                rec ░░░ rec rec                         records inside have checksums of their own
 //! ```
 //!
-//! A record whose checksum is wrong but which still looks like one names a key that has lost a
-//! revision. Whole files are held in memory, one at a time.
+//! A record with a wrong checksum that still has the form of a record names a key that has lost a
+//! revision. Files are held in memory as a whole, one at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::backup::LEAP;
-use crate::base;
+use crate::backup::REVISION_GAP;
+use crate::checkpoint;
 use crate::entry::Entry;
 use crate::error::{OpenError, RestoreError, StorageError};
-use crate::files::{self, Lock, base_path, list, log_path};
+use crate::files::{self, Lock, checkpoint_path, list, log_path};
 use crate::format::{
     BadHeader, FRAME, HEADER, Header, MAGIC, RECORD, Record, RecordKind, SegmentKind, VERSION,
     records,
@@ -30,28 +30,29 @@ use crate::recover::Dropped;
 use crate::revision::Revision;
 use crate::store::{Store, Usage};
 
-/// Revisions that a damaged part is taken to have at most if nothing behind it says where it ends.
+/// The maximum number of revisions that a damaged part is assumed to have if no later data bounds
+/// it.
 const MAX_REVISIONS: u64 = 1_000_000;
 
-/// Missing files that are named one by one.
+/// The maximum number of missing files that are listed.
 const MAX_MISSING: u64 = 100;
 
 /// The result of reading all files of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examination {
     pub usage: Usage,
-    /// The newest revision that the store has a trace of.
+    /// The newest revision found in the store.
     pub revision: Revision,
     /// The keys that have a value.
     pub keys: u64,
     pub damages: Vec<Damage>,
-    /// The part of the last write that opening the store would drop; this is not damage.
+    /// The incomplete last write that opening the store would drop. It is not damage.
     pub dropped: Option<Dropped>,
-    /// First and last of the revisions of which nothing can be read.
+    /// First and last revision of the ranges that cannot be read.
     pub lost_revisions: Vec<(Revision, Revision)>,
-    /// Keys that have lost a revision, as far as they can be named.
+    /// The keys that lost a revision and can be named.
     pub lost_keys: Vec<LostKey>,
-    /// Further keys that were in a damaged base and cannot be named.
+    /// The number of further keys of a damaged checkpoint, which cannot be named.
     pub unnamed_keys: u64,
 }
 
@@ -61,7 +62,7 @@ impl Examination {
         self.damages.is_empty()
     }
 
-    /// Damaged bytes, without those of missing files.
+    /// Returns the number of damaged bytes, without missing files.
     #[must_use]
     pub fn lost_bytes(&self) -> u64 {
         let lengths = self.damages.iter().map(|damage| match damage.region {
@@ -72,12 +73,12 @@ impl Examination {
     }
 }
 
-/// A part of a store that is not as it was written.
+/// A damaged part of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     pub path: PathBuf,
     pub region: Region,
-    /// Records inside of the region that can be read.
+    /// The number of readable records inside the region.
     pub saved: u64,
 }
 
@@ -91,7 +92,7 @@ pub enum Region {
     Missing,
 }
 
-/// A key that has lost what was written at a revision.
+/// A key that lost the value of a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostKey {
     pub key: String,
@@ -102,16 +103,16 @@ pub struct LostKey {
 /// The state of a key that has lost a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing is left of it.
+    /// No value is left.
     Gone,
-    /// It has an older value, of this revision.
+    /// It has the older value of this revision.
     Older(Revision),
     /// It has a newer value: only history is lost.
     Newer(Revision),
 }
 
-/// Where the newest record of a key is.
-struct Found {
+/// The location of the newest record of a key.
+struct RecordLocation {
     path: Arc<Path>,
     offset: u64,
     /// 0 for a deletion.
@@ -121,26 +122,26 @@ struct Found {
 
 pub(crate) struct Survey {
     pub(crate) examination: Examination,
-    keys: BTreeMap<Arc<str>, Found>,
+    keys: BTreeMap<Arc<str>, RecordLocation>,
 }
 
-/// Makes the directory `to` a store with all that can be read of the one in `from`.
+/// Creates a store in `to` from everything readable in `from`.
 pub(crate) fn salvage(from: &Path, to: &Path) -> Result<Examination, RestoreError> {
     let Survey { examination, keys } = survey(from).map_err(RestoreError::Backup)?;
     files::create_directory(to)?;
-    let _guard = Lock::take(to).map_err(RestoreError::Place)?;
+    let _guard = Lock::take(to).map_err(RestoreError::Target)?;
     if Store::is_in(to).map_err(StorageError::io("list", to))? {
         return Err(RestoreError::Exists(to.to_owned()));
     }
-    // As after a restore: revisions that are lost are not given out again.
-    let at = Revision::from(examination.revision.get().saturating_add(LEAP));
+    // As after a restore, lost revisions are not assigned again.
+    let at = Revision::from(examination.revision.get().saturating_add(REVISION_GAP));
     let there = keys.iter().filter(|(_, found)| found.length > 0);
     let entries = there.map(|(key, found)| found.read(key));
-    base::write::<StorageError>(&base_path(to, at), at, at, entries)?;
+    checkpoint::write::<StorageError>(&checkpoint_path(to, at), at, at, entries)?;
     Ok(examination)
 }
 
-impl Found {
+impl RecordLocation {
     fn read(&self, key: &Arc<str>) -> Result<Entry, StorageError> {
         let failed = || StorageError::io("read", &self.path);
         let mut file = File::open(&self.path).map_err(failed())?;
@@ -159,47 +160,47 @@ impl Found {
     }
 }
 
-/// Goes through all files of a store.
+/// Reads all files of a store.
 pub(crate) fn survey(directory: &Path) -> Result<Survey, OpenError> {
     let failed = || StorageError::io("list", directory);
     let listing = list(directory).map_err(failed())?;
     let usage = files::usage(directory).map_err(failed())?;
-    if listing.bases.is_empty() && listing.logs.is_empty() {
-        let what = "it has neither a base nor a log";
+    if listing.checkpoints.is_empty() && listing.logs.is_empty() {
+        let what = "it has neither a checkpoint nor a log";
         return Err(OpenError::NotAStore { path: directory.to_owned(), what });
     }
-    let covered = listing.bases.last().map(|base| Revision::from(*base));
+    let covered = listing.checkpoints.last().map(|checkpoint| Revision::from(*checkpoint));
     let mut walk = Walk::new(covered.unwrap_or(Revision::FIRST));
     if let Some(covered) = covered {
-        walk.base(&base_path(directory, covered))?;
+        walk.checkpoint(&checkpoint_path(directory, covered))?;
     }
     walk.logs(directory, &listing.logs)?;
     Ok(walk.finish(usage))
 }
 
-/// A walk through the files, in their order.
+/// The state while the files are read in order.
 struct Walk {
-    keys: BTreeMap<Arc<str>, Found>,
+    keys: BTreeMap<Arc<str>, RecordLocation>,
     damages: Vec<Damage>,
     dropped: Option<Dropped>,
     lost_revisions: Vec<(Revision, Revision)>,
     suspects: Vec<(String, Revision)>,
     unnamed_keys: u64,
-    /// The revisions that the base replaces.
+    /// The revision that the checkpoint covers.
     covered: Revision,
-    /// The revision of the last change in the logs, or what they begin after.
+    /// The revision of the last change in the logs, or the revision that they start after.
     reached: Revision,
 }
 
-/// A file of the store in memory.
+/// A file of the store, held in memory.
 struct Loaded {
     path: Arc<Path>,
     bytes: Vec<u8>,
-    /// `None` if it cannot be reconstructed: then frames cannot be distinguished from other bytes.
+    /// `None` if the header cannot be reconstructed. Frames cannot be recognised without it.
     header: Option<Header>,
 }
 
-/// The bounds for records of a damaged part.
+/// The range of revisions that records of a damaged part can have.
 #[derive(Clone, Copy)]
 struct Bounds {
     first: Revision,
@@ -213,20 +214,20 @@ impl Bounds {
 }
 
 impl Loaded {
-    /// Reads a file, and notes damage to its header.
+    /// Reads a file, and records damage to its header.
     fn read(path: &Path, kind: SegmentKind, damages: &mut Vec<Damage>) -> Result<Self, OpenError> {
         let bytes = fs::read(path).map_err(StorageError::io("read", path))?;
         let (header, damaged) = match Header::decode(&bytes) {
             Ok(header) => (Some(header), None),
-            Err(BadHeader::Version(found)) => match mended(&bytes) {
+            Err(BadHeader::Version(found)) => match repaired_header(&bytes) {
                 None if VERSION != found && bytes.len() >= HEADER => {
                     return Err(OpenError::Version { path: path.to_owned(), found });
                 }
-                mended => (mended, Some(HEADER)),
+                repaired_header => (repaired_header, Some(HEADER)),
             },
-            Err(_) => (mended(&bytes), Some(HEADER)),
+            Err(_) => (repaired_header(&bytes), Some(HEADER)),
         };
-        // A base by the name of a log is as good as no header.
+        // A checkpoint under the name of a log counts as a missing header.
         let right = header.as_ref().is_some_and(|header| header.kind == kind);
         if damaged.is_some() || !right {
             let region = Region::Bytes { offset: 0, length: bytes.len().min(HEADER) as u64 };
@@ -235,7 +236,7 @@ impl Loaded {
         Ok(Self { path: path.into(), bytes, header: header.filter(|_| right) })
     }
 
-    /// The records of the frame at `at`, and where the frame ends.
+    /// Returns the records of the frame at `at`, and where the frame ends.
     fn frame(&self, at: usize) -> Option<(&[u8], usize)> {
         let header = self.header.as_ref()?;
         let head = self.bytes.get(at..)?.first_chunk::<FRAME>()?;
@@ -245,7 +246,7 @@ impl Loaded {
         header.intact(at as u64, head, records).then_some((records, end))
     }
 
-    /// The first frame at `from` or later.
+    /// Returns the first frame at `from` or later.
     fn next_frame(&self, from: usize) -> Option<usize> {
         let mark = self.header.as_ref()?.mark();
         let rest = self.bytes.get(from..)?;
@@ -253,14 +254,14 @@ impl Loaded {
         places.map(|(at, _)| from + at).find(|at| self.frame(*at).is_some())
     }
 
-    /// The length without the zeros at the end.
+    /// Returns the length without trailing zeros.
     fn used(&self) -> usize {
         self.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
     }
 }
 
-/// The header that these bytes were, if only the name or the version of the format is damaged.
-fn mended(bytes: &[u8]) -> Option<Header> {
+/// Reconstructs a header of which only the magic bytes or the version are damaged.
+fn repaired_header(bytes: &[u8]) -> Option<Header> {
     let mut start: [u8; HEADER] = *bytes.first_chunk()?;
     start[..8].copy_from_slice(&MAGIC);
     start[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -284,20 +285,20 @@ impl Walk {
     fn note(&mut self, path: &Arc<Path>, offset: usize, record: &Record<'_>) {
         let length = if record.kind == RecordKind::Put { record.length() } else { 0 };
         let (path, offset, revision) = (path.clone(), offset as u64, record.revision);
-        self.keys.insert(record.key.into(), Found { path, offset, length, revision });
+        self.keys.insert(record.key.into(), RecordLocation { path, offset, length, revision });
     }
 
-    /// Notes a change in a log; revisions that were passed over are lost.
+    /// Records a change in a log; skipped revisions are lost.
     fn change(&mut self, path: &Arc<Path>, offset: usize, record: &Record<'_>) {
         self.pass(record.revision);
         self.reached = record.revision;
-        // The base has what it covers, or something newer.
+        // The checkpoint has the values it covers, or newer ones.
         if record.revision > self.covered {
             self.note(path, offset, record);
         }
     }
 
-    /// Notes what is missing before a revision.
+    /// Records the revisions that are missing before `next`.
     fn pass(&mut self, next: Revision) {
         let first = self.reached.max(self.covered).next();
         if next > first {
@@ -305,7 +306,7 @@ impl Walk {
         }
     }
 
-    /// Reads what can be read of a damaged part.
+    /// Reads the readable records of a damaged part.
     fn damage(
         &mut self,
         file: &Loaded,
@@ -316,10 +317,10 @@ impl Walk {
         let mut saved = 0;
         let mut at = part.start;
         let bytes = &file.bytes;
-        // A record that begins here may end in the zeros behind the part.
+        // A record that begins here may end in the zeros after the part.
         while at < part.end {
-            let Some(looks) =
-                Looks::at(&bytes[at..]).filter(|looks| bounds.contain(looks.revision))
+            let Some(head) =
+                RecordHead::at(&bytes[at..]).filter(|head| bounds.contain(head.revision))
             else {
                 at += 1;
                 continue;
@@ -330,8 +331,8 @@ impl Walk {
                     at += record.length();
                 }
                 _ => {
-                    if let Some(key) = looks.key {
-                        self.suspects.push((key.to_owned(), looks.revision));
+                    if let Some(key) = head.key {
+                        self.suspects.push((key.to_owned(), head.revision));
                     }
                     at += 1;
                 }
@@ -342,8 +343,8 @@ impl Walk {
         self.damages.push(Damage { path: file.path.to_path_buf(), region, saved });
     }
 
-    fn base(&mut self, path: &Path) -> Result<(), OpenError> {
-        let file = Loaded::read(path, SegmentKind::Base, &mut self.damages)?;
+    fn checkpoint(&mut self, path: &Path) -> Result<(), OpenError> {
+        let file = Loaded::read(path, SegmentKind::Checkpoint, &mut self.damages)?;
         let bounds = Bounds { first: Revision::FIRST, last: self.covered };
         let mut at = HEADER;
         let mut expected = None;
@@ -379,7 +380,7 @@ impl Walk {
     }
 
     fn logs(&mut self, directory: &Path, numbers: &[u64]) -> Result<(), OpenError> {
-        // Headers first: they show where each file ends, and which are obsolete.
+        // Headers first: they show where each file ends and which files are obsolete.
         let covered = self.covered;
         let mut headers = Vec::new();
         for number in numbers {
@@ -388,7 +389,7 @@ impl Walk {
             let file = File::open(&path).map_err(StorageError::io("read", &path))?;
             let read = file.take(HEADER as u64).read_to_end(&mut start);
             read.map_err(StorageError::io("read", &path))?;
-            headers.push(Header::decode(&start).ok().or_else(|| mended(&start)));
+            headers.push(Header::decode(&start).ok().or_else(|| repaired_header(&start)));
         }
         let after = |at: usize| headers.get(at)?.as_ref().map(|header: &Header| header.after);
         let starts = (0..numbers.len()).rev().find(|at| after(*at).is_some_and(|a| a <= covered));
@@ -412,7 +413,7 @@ impl Walk {
             }
             let is_last = at + 1 == numbers.len();
             let path = log_path(directory, numbers[at]);
-            // What a file says that does not follow this one says nothing of this one's end.
+            // Only the directly following file bounds this one.
             let follows = numbers.get(at + 1).is_some_and(|next| *next == numbers[at] + 1);
             self.log(&path, after(at + 1).filter(|_| follows), is_last)?;
         }
@@ -441,7 +442,7 @@ impl Walk {
             let next = file.next_frame(at + 1);
             let end = next.unwrap_or_else(|| file.used().max(at));
             if next.is_none() && is_last && file.header.is_some() {
-                // Nothing was written behind it: a crash may have cut it short.
+                // This is the end of the log: a crash may have cut the write short.
                 self.dropped = (end > at).then(|| tail(&file, at, end));
                 break;
             }
@@ -511,15 +512,15 @@ fn tail(file: &Loaded, at: usize, end: usize) -> Dropped {
     }
 }
 
-/// The fixed part of a record, right or wrong.
-struct Looks<'a> {
+/// The fixed part of a record, valid or not.
+struct RecordHead<'a> {
     revision: Revision,
-    /// If it is all there.
+    /// The key, if it is complete.
     key: Option<&'a str>,
 }
 
-impl<'a> Looks<'a> {
-    /// `None` if these bytes cannot be the start of a record.
+impl<'a> RecordHead<'a> {
+    /// Returns `None` if the bytes cannot be the start of a record.
     fn at(bytes: &'a [u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<RECORD>()?;
         let kind = fixed[4];

@@ -1,6 +1,6 @@
-//! [`Segment`]: one file of the store, for reading. [`Scan`] goes through its frames in order.
+//! [`Segment`]: one file of the store, for reading. [`Scan`] reads its frames in order.
 //!
-//! Does not write (see `log` and `base`) and does not know what is current (see `index`).
+//! Does not write (see `log` and `checkpoint`) and does not know what is current (see `index`).
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -18,34 +18,34 @@ use crate::recover::Dropped;
 use crate::revision::Revision;
 use crate::sync::lock;
 
-/// How far apart the remembered frames of a log lie at least: a watcher that has to look into the log
-/// reads this much in vain.
+/// The minimum distance between landmarks. A watcher that reads from the log skips at most this
+/// many bytes.
 const LANDMARK_DISTANCE: u64 = 64 << 10;
 
-/// What a scan reads at a time.
+/// The read buffer of a scan.
 const SCAN_BUFFER: usize = 64 << 10;
 
-/// Marks that [`Segment::frame_beyond`] looks behind. More than one or two of these four random bytes
-/// in a file are no accident.
+/// The maximum number of marks that [`Segment::frame_beyond`] follows. More than one or two
+/// occurrences of these four random bytes in a file are not a coincidence.
 const MAX_MARKS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Segment {
     path: PathBuf,
     header: Header,
-    /// Different for every segment of the process.
+    /// A process-wide unique id.
     id: u64,
-    /// Some frames of a log: the newest revision before, and where it starts.
+    /// The offsets of some frames of a log, with the newest revision before each.
     landmarks: Mutex<Vec<(Revision, u64)>>,
-    doomed: AtomicBool,
+    is_obsolete: AtomicBool,
 }
 
 impl Segment {
     pub(crate) fn new(path: PathBuf, header: Header) -> Self {
         let landmarks = Mutex::new(vec![(header.after, HEADER as u64)]);
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (id, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-        Self { path, header, id, landmarks, doomed }
+        let (id, is_obsolete) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
+        Self { path, header, id, landmarks, is_obsolete }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -61,12 +61,12 @@ impl Segment {
         Ok(metadata.len())
     }
 
-    /// To be removed once nobody reads it any more.
-    pub(crate) fn doom(&self) {
-        self.doomed.store(true, Ordering::Relaxed);
+    /// Removes the file once the last reader has dropped the segment.
+    pub(crate) fn remove_on_drop(&self) {
+        self.is_obsolete.store(true, Ordering::Relaxed);
     }
 
-    /// A frame that starts at `offset`, with nothing newer than `before` in front of it.
+    /// Records the offset of a frame that follows `before`.
     pub(crate) fn remember(&self, before: Revision, offset: u64) {
         let mut landmarks = lock(&self.landmarks);
         if landmarks.last().is_none_or(|(_, last)| offset >= last + LANDMARK_DISTANCE) {
@@ -74,14 +74,14 @@ impl Segment {
         }
     }
 
-    /// Where to start reading for what comes after a revision.
+    /// Returns the offset to start reading at for changes after a revision.
     pub(crate) fn landmark(&self, after: Revision) -> u64 {
         let landmarks = lock(&self.landmarks);
         let beyond = landmarks.partition_point(|(before, _)| *before <= after);
         beyond.checked_sub(1).map_or(HEADER as u64, |at| landmarks[at].1)
     }
 
-    /// The entry whose record lies at `offset`. The key is compared and shared.
+    /// Reads the entry whose record is at `offset`, and compares its key.
     pub(crate) fn entry(
         &self,
         key: &Arc<str>,
@@ -123,8 +123,9 @@ impl Segment {
         Ok(Scan { segment: self, file, length, offset, frame: Vec::new() })
     }
 
-    /// Whether a frame stands anywhere after `offset`, where there is none. A batch is written only
-    /// after the one before it was synced, so then it was not a crash that left what is at `offset`.
+    /// Returns true if there is a valid frame anywhere after `offset`, where there is none. A batch
+    /// is written only after the previous one was synced, so then the bytes at `offset` are damage
+    /// and not the remains of a crash.
     pub(crate) fn frame_beyond(&self, offset: u64) -> Result<bool, StorageError> {
         let failed = || StorageError::io("read", &self.path);
         let mut file = File::open(&self.path).map_err(failed())?;
@@ -147,14 +148,15 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns what is behind the last frame of a log, which ends at `end`; `None` if it is only zeros.
+    /// Returns the bytes after the last frame of a log, which ends at `end`; `None` if they are all
+    /// zero.
     pub(crate) fn tail(&self, end: u64) -> Result<Option<Dropped>, StorageError> {
         let read = || {
             let mut file = File::open(&self.path)?;
             file.seek(SeekFrom::Start(end))?;
             let mut used = 0;
             let mut at = 0;
-            // Records of the frame that was begun here; a frame is no longer.
+            // The records of the incomplete frame, which cannot be longer than this.
             let mut begun = Vec::new();
             let mut buffer = vec![0; SCAN_BUFFER];
             loop {
@@ -187,14 +189,14 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // Windows keeps the name of a removed file until the last handle is closed.
         handles::close(self.id);
-        if self.doomed.load(Ordering::Relaxed) {
-            // What cannot be removed now is removed when the store is opened next.
+        if self.is_obsolete.load(Ordering::Relaxed) {
+            // A file that cannot be removed now is removed when the store is opened next.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A walk over the frames of a segment.
+/// An iteration over the frames of a segment.
 #[derive(Debug)]
 pub(crate) struct Scan<'a> {
     segment: &'a Segment,
@@ -204,7 +206,7 @@ pub(crate) struct Scan<'a> {
     frame: Vec<u8>,
 }
 
-/// The records of a frame, and where the first of them is.
+/// The records of a frame, and the offset of the first one.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) offset: u64,
@@ -212,12 +214,12 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Scan<'_> {
-    /// Where the next frame starts, or the first thing that is none.
+    /// Returns the offset of the next frame, or of the first bytes that are not a frame.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next frame; `None` if there is none here, but zeros, or the file's end, or anything else.
+    /// Returns the next frame; `None` at zeros, at the end of the file, or at an invalid frame.
     pub(crate) fn step(&mut self) -> Result<Option<Frame<'_>>, StorageError> {
         let segment = self.segment;
         self.advance().map_err(StorageError::io("read", &segment.path))
@@ -244,7 +246,7 @@ impl Scan<'_> {
     }
 }
 
-/// The header of the file at `path`, or what is wrong with it.
+/// Reads the header of the file at `path`, or the reason why it is invalid.
 pub(crate) fn read_header(path: &Path) -> io::Result<Result<Header, BadHeader>> {
     let mut bytes = Vec::with_capacity(HEADER);
     File::open(path)?.take(HEADER as u64).read_to_end(&mut bytes)?;

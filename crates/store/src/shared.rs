@@ -1,6 +1,6 @@
-//! [`Shared`]: what callers, watchers and the store's threads have in common.
+//! [`Shared`]: the state shared by callers, watchers and the store's threads.
 //!
-//! Locks are taken in the order of the fields, and none is held while a file is written or synced.
+//! Locks are taken in the order of the fields. No lock is held while a file is written or synced.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -14,13 +14,13 @@ use crate::space::Space;
 
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
-    /// Nobody needs the store much longer: what can be left, is.
+    /// The store is closing: optional work is skipped.
     pub(crate) closing: AtomicBool,
-    /// Revisions that snapshots look at, with the number of these.
+    /// The revisions in use by snapshots, with the number of snapshots.
     pub(crate) pins: Mutex<BTreeMap<Revision, usize>>,
     pub(crate) index: RwLock<Index>,
     pub(crate) feed: Mutex<Feed>,
     pub(crate) space: Space,
-    /// Bytes that were appended to the log since the store was opened.
+    /// Bytes appended to the log since the store was opened.
     pub(crate) appended: AtomicU64,
 }

@@ -1,7 +1,7 @@
-//! [`Snapshot`]: all keys as of one revision, whatever is committed or compacted meanwhile.
+//! [`Snapshot`]: all keys as of one revision, independent of later commits and compactions.
 //!
-//! Reads the index a few keys at a time and values one by one: a list of any length holds neither the
-//! writer up nor much memory.
+//! Reads the index a few keys at a time and values one by one, so that a list of any length neither
+//! blocks the writer nor needs much memory.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,25 +9,25 @@ use std::sync::Arc;
 
 use crate::entry::Entry;
 use crate::error::{ReadError, StorageError};
-use crate::index::{Index, Place, place};
+use crate::index::{Index, Location, location};
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::sync::{lock, read};
 
-/// Keys looked up at a time: a few microseconds under the lock.
-const LOOKED_UP: usize = 64;
+/// The number of keys per lookup: a few microseconds under the lock.
+const KEYS_PER_LOOKUP: usize = 64;
 
-/// Keys counted at a time, with no value to look up: tens of microseconds.
-const COUNTED: usize = 1024;
+/// The number of keys counted at a time: tens of microseconds, as no values are looked up.
+const KEYS_PER_COUNT: usize = 1024;
 
-/// Keys as of one revision. Keeps what it shows from being dropped, so do not hold it for long.
+/// All keys as of one revision. Compaction keeps what it shows, so do not hold it for long.
 #[derive(Clone)]
 pub struct Snapshot {
-    pin: Arc<Pin>,
+    pin: Arc<RevisionPin>,
 }
 
-/// Keeps compaction from dropping what is visible at a revision.
-struct Pin {
+/// Prevents compaction from dropping the values visible at a revision.
+struct RevisionPin {
     shared: Arc<Shared>,
     revision: Revision,
 }
@@ -42,7 +42,8 @@ impl Snapshot {
         Self::pin(shared, |index| index.check(revision).map(|()| revision))
     }
 
-    /// For the sweeper, which alone knows that all of this revision is still there.
+    /// Returns a snapshot for the compactor, which knows that all values of this revision still
+    /// exist.
     pub(crate) fn unchecked(shared: Arc<Shared>, revision: Revision) -> Self {
         let Ok(snapshot) = Self::pin(shared, |_| Ok::<_, Infallible>(revision));
         snapshot
@@ -52,13 +53,13 @@ impl Snapshot {
         shared: Arc<Shared>,
         choose: impl FnOnce(&Index) -> Result<Revision, E>,
     ) -> Result<Self, E> {
-        // The sweeper looks at the pins after the compaction point was moved, so either it sees this
-        // pin or we see the point.
+        // The compactor reads the pins after the compaction point has moved, so either it sees this
+        // pin or we see the new point.
         let mut pins = lock(&shared.pins);
         let revision = choose(&read(&shared.index))?;
         *pins.entry(revision).or_default() += 1;
         drop(pins);
-        Ok(Self { pin: Arc::new(Pin { shared, revision }) })
+        Ok(Self { pin: Arc::new(RevisionPin { shared, revision }) })
     }
 
     pub fn revision(&self) -> Revision {
@@ -66,28 +67,29 @@ impl Snapshot {
     }
 
     pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
-        let place = read(&self.pin.shared.index).at(key, self.pin.revision);
-        Ok(place.map(|place| place.read()).transpose()?)
+        let location = read(&self.pin.shared.index).at(key, self.pin.revision);
+        Ok(location.map(|location| location.read()).transpose()?)
     }
 
-    /// The entries whose keys start with `prefix` and come behind `after`, in the order of keys.
+    /// Returns the entries whose keys start with `prefix` and sort after `after`, in key order.
     pub fn range(&self, prefix: &str, after: Option<&str>) -> Range {
         Range {
             pin: self.pin.clone(),
             prefix: prefix.to_owned(),
             after: after.map(Arc::from),
-            places: Vec::new().into_iter(),
+            locations: Vec::new().into_iter(),
             done: false,
         }
     }
 
-    /// How many [`Self::range`] would return. Reads no values.
+    /// Returns the number of entries that [`Self::range`] would return. Reads no values.
     pub fn count(&self, prefix: &str, after: Option<&str>) -> usize {
         let mut after = after.map(Arc::from);
         let mut count = 0;
         loop {
             let index = read(&self.pin.shared.index);
-            let some = index.range(prefix, after.as_deref(), self.pin.revision).take(COUNTED);
+            let some =
+                index.range(prefix, after.as_deref(), self.pin.revision).take(KEYS_PER_COUNT);
             let (number, last) =
                 some.fold((0, None), |(number, _), (key, _)| (number + 1, Some(key)));
             let last = last.cloned();
@@ -100,12 +102,12 @@ impl Snapshot {
     }
 }
 
-/// The entries of a range, read as they are asked for. Keeps its snapshot alive. Ends after an error.
+/// The entries of a range, read on demand. Keeps its snapshot alive. Ends after an error.
 pub struct Range {
-    pin: Arc<Pin>,
+    pin: Arc<RevisionPin>,
     prefix: String,
     after: Option<Arc<str>>,
-    places: std::vec::IntoIter<Place>,
+    locations: std::vec::IntoIter<Location>,
     done: bool,
 }
 
@@ -116,24 +118,25 @@ impl Iterator for Range {
         if self.done {
             return None;
         }
-        if self.places.len() == 0 {
+        if self.locations.len() == 0 {
             let index = read(&self.pin.shared.index);
-            let places: Vec<_> = index
+            let locations: Vec<_> = index
                 .range(&self.prefix, self.after.as_deref(), self.pin.revision)
-                .take(LOOKED_UP)
-                .filter_map(|(key, version)| place(key, version))
+                .take(KEYS_PER_LOOKUP)
+                .filter_map(|(key, version)| location(key, version))
                 .collect();
             drop(index);
-            self.after = places.last().map(|place| place.key().clone()).or(self.after.take());
-            self.places = places.into_iter();
+            self.after =
+                locations.last().map(|location| location.key().clone()).or(self.after.take());
+            self.locations = locations.into_iter();
         }
-        let entry = self.places.next().map(|place| place.read());
+        let entry = self.locations.next().map(|location| location.read());
         self.done = !matches!(entry, Some(Ok(_)));
         entry
     }
 }
 
-impl Drop for Pin {
+impl Drop for RevisionPin {
     fn drop(&mut self) {
         let mut pins = lock(&self.shared.pins);
         if let Some(count) = pins.get_mut(&self.revision) {

@@ -1,22 +1,25 @@
-//! Space on the disk: [`Space`] knows whether there is any, and keeps a reserve for deletions and
+//! Disk space: [`Space`] tracks whether the disk is full, and keeps a reserve for deletions and
 //! compaction.
 //!
 //! ```text
 //!  ordinary write fails ──► full ──► ordinary writes fail; deletions and compaction use the reserve
-//!                            │ every few seconds: is there space again?
-//!                            └──► no longer full; the reserve is made anew
+//!                            │ every two seconds: is there space again?
+//!                            └──► no longer full; the reserve is recreated
 //! ```
 //!
-//! There are two reserves. The room behind the end of the log (see `log`) cannot be taken by other
-//! processes, and takes the records of deletions. The reserve here is a file that is removed to make
-//! space for what needs a new file: a segment, or the base that compaction writes, which gives back what
-//! deletions have made obsolete.
+//! There are two reserves. The preallocated room at the end of the log (see `log`), which other
+//! processes cannot take, holds the records of deletions. The reserve here is a file that is
+//! removed to make space for new files: a segment, or the checkpoint that compaction writes, which
+//! frees what deletions have made obsolete.
 
+use std::error::Error as _;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::{error, info};
 
 use crate::error::StorageError;
 use crate::sync::lock;
@@ -24,19 +27,19 @@ use crate::sync::lock;
 const RESERVE: &str = "reserve";
 const PROBE: &str = "probe.tmp";
 
-/// The number of bytes of the reserve that are written at a time.
+/// The number of bytes of the reserve written at a time.
 const CHUNK: usize = 64 << 10;
 
 pub(crate) struct Space {
     directory: PathBuf,
     /// The length of the reserve; 0 for no reserve.
     reserve_bytes: u64,
-    /// The space that an ordinary write needs to go on.
+    /// The space that an ordinary write needs.
     needed: u64,
-    /// Why writes are refused, if they are.
+    /// The error that writes are refused with while the disk is full.
     full: Mutex<Option<StorageError>>,
     refused: AtomicU64,
-    /// Held while the reserve is made or removed.
+    /// Held while the reserve is created or removed.
     reserve: Mutex<()>,
 }
 
@@ -60,19 +63,28 @@ impl Space {
         lock(&self.full).clone()
     }
 
-    /// How many batches were refused for want of space.
+    /// Returns the number of batches refused because the disk was full.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Notes that a batch was refused. Returns whether this is news.
+    /// Records a refused batch. Returns true if the disk was not known to be full before.
     pub(crate) fn refuse(&self, error: &StorageError) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        lock(&self.full).replace(error.clone()).is_none()
+        let is_new = lock(&self.full).replace(error.clone()).is_none();
+        if is_new {
+            error!(
+                directory = %self.directory.display(),
+                %error,
+                cause = error.source().map(tracing::field::display),
+                "the disk is full; free space; until then only deletions and compaction are written"
+            );
+        }
+        is_new
     }
 
-    /// Returns whether everything is as it should be.
-    pub(crate) fn is_well(&self) -> bool {
+    /// Returns true if the disk is not full and the reserve exists.
+    pub(crate) fn is_healthy(&self) -> bool {
         lock(&self.full).is_none() && self.has_reserve()
     }
 
@@ -81,41 +93,46 @@ impl Space {
         length >= self.reserve_bytes
     }
 
-    /// Removes the reserve. Returns whether there was one.
-    pub(crate) fn give_back(&self) -> bool {
+    /// Removes the reserve. Returns true if there was one.
+    pub(crate) fn release_reserve(&self) -> bool {
         let _alone = lock(&self.reserve);
         fs::remove_file(self.directory.join(RESERVE)).is_ok()
     }
 
-    /// Looks whether there is space again, and makes the reserve if there is enough.
-    pub(crate) fn look(&self) {
+    /// Checks for free space, and creates the reserve if there is enough.
+    pub(crate) fn check(&self) {
         if self.full().is_some() {
             let probe = self.directory.join(PROBE);
             let found = fill(&probe, self.needed);
-            // If it cannot be removed now, the next look overwrites it.
+            // If it cannot be removed now, the next check overwrites it.
             let _ = fs::remove_file(&probe);
             if found.is_err() {
                 return;
             }
             *lock(&self.full) = None;
+            info!(
+                directory = %self.directory.display(),
+                refused = self.refused(),
+                "the disk has space again; all writes are accepted"
+            );
         }
         let _alone = lock(&self.reserve);
         let reserve = self.directory.join(RESERVE);
         if self.reserve_bytes == 0 {
-            // One of an earlier start with other options.
+            // It may be left from a start with other options.
             let _ = fs::remove_file(&reserve);
         } else if !self.has_reserve() && fill(&reserve, self.reserve_bytes).is_err() {
-            // Part of a reserve is of no use.
+            // A partial reserve is useless.
             let _ = fs::remove_file(&reserve);
         }
     }
 }
 
-/// Makes a file of a length whose bytes are on the disk, and do not become fewer by compression.
+/// Creates a file of a given length whose bytes are allocated on disk and cannot be compressed.
 fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let mut chunk = vec![0; CHUNK];
-    // A generator of Lehmer's.
+    // A Lehmer generator.
     let mut state: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut left = bytes;
     while left > 0 {
@@ -127,6 +144,81 @@ fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
         file.write_all(&chunk[..length])?;
         left -= length as u64;
     }
-    // Some file systems find out only now.
+    // Some file systems report a full disk only now.
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::{Options, Store};
+    use crate::transaction::Transaction;
+
+    /// The log lines of the current thread while the guard lives.
+    #[derive(Clone, Default)]
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+    impl LogLines {
+        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
+            let lines = LogLines::default();
+            let writer = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .without_time()
+                .with_writer(move || writer.clone())
+                .finish();
+            (lines, tracing::subscriber::set_default(subscriber))
+        }
+
+        fn with(&self, text: &str) -> Vec<String> {
+            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        }
+    }
+
+    impl std::io::Write for LogLines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn full_disk_is_logged_when_it_begins_and_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let space = Space::new(directory.path(), 0, 1);
+        let (lines, _guard) = LogLines::capture();
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        for _ in 0..3 {
+            space.refuse(&StorageError::io("write", directory.path())(full()));
+        }
+        assert_eq!(lines.with("ERROR").len(), 1);
+        assert_eq!(lines.with("the disk is full").len(), 1);
+        space.check();
+        space.check();
+        let ended = lines.with("the disk has space again");
+        assert_eq!(ended.len(), 1);
+        assert!(ended[0].contains("refused=3"), "{ended:?}");
+    }
+
+    #[test]
+    fn opening_is_logged_with_keys_and_revision() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), Options::default()).unwrap();
+        store.commit(Transaction::new().put("a", "1")).wait().unwrap();
+        store.close();
+        let (lines, _guard) = LogLines::capture();
+        Store::open(directory.path(), Options::default()).unwrap().close();
+        let opened = lines.with("opened the store");
+        assert_eq!(opened.len(), 1);
+        assert!(opened[0].contains("keys=1 revision=2"), "{opened:?}");
+    }
 }

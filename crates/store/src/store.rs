@@ -1,5 +1,5 @@
-//! [`Store`]: the handle. Opens, hands out snapshots and watches, passes transactions on; the work is
-//! done in `writer`.
+//! [`Store`]: the handle. Opens the store, returns snapshots and watches, and queues transactions
+//! for `writer`.
 
 use std::fmt;
 use std::fs;
@@ -8,9 +8,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use tracing::{debug, info, warn};
 
 use crate::backup::{self, Contents};
 use crate::commit::{Commit, Compaction};
+use crate::compaction;
 use crate::entry::Entry;
 use crate::error::{BackupError, OpenError, ReadError, RestoreError, StorageError};
 use crate::feed::Feed;
@@ -23,7 +27,6 @@ use crate::salvage::{self, Examination};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::space::Space;
-use crate::sweep;
 use crate::sync::{lock, read};
 use crate::transaction::Transaction;
 use crate::watch::Watch;
@@ -31,13 +34,12 @@ use crate::writer;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What recent events may hold in memory. A watcher that is further behind reads from the disk.
+    /// The memory for recent events. A watcher that is further behind reads from the disk.
     pub recent_bytes: usize,
-    /// A file of the log that is longer than this is followed by a new one. Space is given back in
-    /// whole files.
+    /// The length after which a new log file is started. Space is freed in whole files.
     pub segment_bytes: u64,
     /// The length of a file that is removed when the disk is full, so that deletions and compaction
-    /// find space; 0 for none. A store on a disk that is shared with others needs one.
+    /// find space; 0 for none. Needed if other processes write to the same disk.
     pub reserve_bytes: u64,
 }
 
@@ -47,8 +49,8 @@ impl Default for Options {
     }
 }
 
-/// Keys with values and their history. Clones are handles of the same store; it is closed with the
-/// last one.
+/// Keys with values and their history. Clones are handles of the same store, which is closed with
+/// the last one.
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -56,19 +58,19 @@ pub struct Store {
     dropped: Option<Arc<Dropped>>,
 }
 
-/// How a store is.
+/// The health of a store.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Why writes fail for want of space, if they do. Transactions that only delete, or that are
-    /// allowed to use the reserve, may still be committed.
+    /// The error that writes fail with because the disk is full. Transactions that only delete, or
+    /// that may use the reserve, may still be committed.
     pub full: Option<StorageError>,
-    /// Batches of transactions that were refused for want of space.
+    /// The number of batches refused because the disk was full.
     pub refused: u64,
     /// Bytes appended to the log since the store was opened.
     pub appended: u64,
 }
 
-/// The space that a store takes on the disk.
+/// The disk usage of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub files: u64,
@@ -76,10 +78,12 @@ pub struct Usage {
 }
 
 impl Store {
-    /// Opens the store in the directory `path`, and makes both if need be.
+    /// Opens the store in the directory `path`, and creates both if they are missing.
     ///
-    /// Who may read the directory may read the values: making it private is up to the caller.
+    /// The values are readable by every user that may read the directory; the caller sets its
+    /// permissions.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+        let started = Instant::now();
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()) {
             let what = "a store is a directory";
             return Err(OpenError::NotAStore { path: path.to_owned(), what });
@@ -87,7 +91,17 @@ impl Store {
         files::create_directory(path)?;
         let guard = Arc::new(Lock::take(path)?);
         let Recovered { index, log, dropped } = recover(path, options.segment_bytes)?;
-        // An ordinary write makes twice the room at most.
+        if let Some(Dropped { path, offset, bytes, records }) = &dropped {
+            warn!(
+                file = %path.display(),
+                offset,
+                bytes,
+                records,
+                "dropped the last write, which a crash had cut short before it was acknowledged"
+            );
+        }
+        let (keys, revision) = (index.key_count(), index.revision);
+        // An ordinary write allocates at most twice the room.
         let needed = 2 * log::room(options.segment_bytes);
         let shared = Arc::new(Shared {
             queue: Queue::default(),
@@ -98,32 +112,39 @@ impl Store {
             space: Space::new(path, options.reserve_bytes, needed),
             appended: AtomicU64::new(0),
         });
-        let (sweeper, sweeps) = mpsc::channel();
+        let (compactor, jobs) = mpsc::channel();
         let (running, guard) = (Mutex::default(), Mutex::new(Some(guard)));
         let threads = Threads { shared: shared.clone(), running, guard };
         let path = path.to_owned();
-        threads.start("store-sweeper", move |shared| {
-            sweep::run(shared, &path, options.segment_bytes, &sweeps);
+        threads.start("store-compactor", move |shared| {
+            compaction::run(shared, &path, options.segment_bytes, &jobs);
         })?;
-        threads.start("store-writer", move |shared| writer::run(shared, log, &sweeper))?;
+        threads.start("store-writer", move |shared| writer::run(shared, log, &compactor))?;
+        info!(
+            directory = %shared.space.directory().display(),
+            keys,
+            revision = revision.get(),
+            elapsed_ms = started.elapsed().as_millis(),
+            "opened the store"
+        );
         Ok(Self { shared, threads: Arc::new(threads), dropped: dropped.map(Arc::new) })
     }
 
-    /// Whether there is a store in a directory. Opens nothing.
+    /// Returns true if a directory contains a store. Does not open it.
     pub fn is_in(path: &Path) -> io::Result<bool> {
         match files::list(path) {
-            Ok(listing) => Ok(!listing.bases.is_empty() || !listing.logs.is_empty()),
+            Ok(listing) => Ok(!listing.checkpoints.is_empty() || !listing.logs.is_empty()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// The part of the last write that a crash had cut short and opening has dropped.
+    /// Returns the incomplete last write that was dropped on opening, if a crash left one.
     pub fn dropped(&self) -> Option<&Dropped> {
         self.dropped.as_deref()
     }
 
-    /// How the store is now.
+    /// Returns the current health.
     pub fn health(&self) -> Health {
         Health {
             full: self.shared.space.full(),
@@ -132,43 +153,43 @@ impl Store {
         }
     }
 
-    /// The space that the store takes on the disk, the reserve included. Looks at every file.
+    /// Returns the disk usage of the store, including the reserve. Reads the size of every file.
     pub fn usage(&self) -> io::Result<Usage> {
         files::usage(self.shared.space.directory())
     }
 
-    /// Reads all files of the store in the directory `path`, past damage, and reports what is there and
-    /// what is lost. Changes nothing.
+    /// Reads all files of the store in the directory `path`, including damaged ones, and reports
+    /// what is readable and what is lost. Changes nothing.
     pub fn examine(path: &Path) -> Result<Examination, OpenError> {
         let _guard = Lock::take(path)?;
         Ok(salvage::survey(path)?.examination)
     }
 
-    /// Makes the directory `to` a store with all that can be read of the one in `from`, which is not
-    /// changed. As a restored store, it has no history and is far ahead of the damaged one. Never
-    /// touches a store that exists.
+    /// Creates a store in the directory `to` from everything readable in `from`, which is not
+    /// changed. As after a restore, the new store has no history and its revision is far ahead of
+    /// the damaged one. Never modifies an existing store.
     pub fn salvage(from: &Path, to: &Path) -> Result<Examination, RestoreError> {
-        let _guard = Lock::take(from).map_err(RestoreError::Place)?;
+        let _guard = Lock::take(from).map_err(RestoreError::Target)?;
         salvage::salvage(from, to)
     }
 
-    /// The newest revision that was acknowledged.
+    /// Returns the newest acknowledged revision.
     pub fn revision(&self) -> Revision {
         read(&self.shared.index).revision
     }
 
-    /// The compaction point: reads and watches from before it are refused.
+    /// Returns the compaction point. Reads and watches from before it are refused.
     pub fn oldest(&self) -> Revision {
         read(&self.shared.index).oldest
     }
 
-    /// The newest value of a key.
+    /// Returns the newest value of a key.
     pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
-        let place = read(&self.shared.index).newest(key);
-        Ok(place.map(|place| place.read()).transpose()?)
+        let location = read(&self.shared.index).newest(key);
+        Ok(location.map(|location| location.read()).transpose()?)
     }
 
-    /// All keys as of a revision, or as of now.
+    /// Returns a snapshot of all keys as of a revision, or as of now.
     pub fn snapshot(&self, at: Option<Revision>) -> Result<Snapshot, ReadError> {
         match at {
             Some(revision) => Snapshot::at(self.shared.clone(), revision),
@@ -176,59 +197,59 @@ impl Store {
         }
     }
 
-    /// Sends a transaction on its way. It counts when the [`Commit`] resolves, not before.
+    /// Queues a transaction. It is committed when the [`Commit`] resolves, not before.
     pub fn commit(&self, transaction: Transaction) -> Commit {
         Commit::new(self.shared.clone(), transaction)
     }
 
-    /// The events after a revision whose keys start with `prefix`.
+    /// Watches the events after a revision whose keys start with `prefix`.
     pub fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, ReadError> {
         Watch::new(self.shared.clone(), prefix, after)
     }
 
-    /// Lets go of history: afterwards the oldest revision that can be read, and watched from, is `at`.
-    /// The newest value of every key stays, whatever its age.
+    /// Drops history: afterwards `at` is the oldest revision that can be read and watched from. The
+    /// newest value of every key stays, whatever its age.
     pub fn compact(&self, at: Revision) -> Compaction {
         Compaction::new(self.shared.clone(), at)
     }
 
-    /// Writes what is there now to the file `to`, without history, and returns its revision. Goes on
-    /// beside everything else; replaces an older file when it is done.
+    /// Writes the current state to the file `to`, without history, and returns its revision. Runs
+    /// concurrently with reads and writes; replaces an existing file when it is complete.
     pub fn backup(&self, to: &Path) -> Result<Revision, BackupError> {
         backup::back_up(&self.shared, to)
     }
 
-    /// The same to whoever takes it, as fast as it is taken.
+    /// Writes the backup to a stream, as fast as the stream accepts it.
     pub fn stream_backup(&self, to: &mut impl Write) -> Result<Revision, BackupError> {
         backup::stream(&self.shared, to)
     }
 
-    /// Reads all of a backup and says what is in it.
+    /// Reads a whole backup and returns its contents.
     pub fn inspect_backup(path: &Path) -> Result<Contents, OpenError> {
         backup::inspect(path)
     }
 
-    /// Makes the directory `to` a store with what is in the backup `from`, after having read all of
-    /// it. Never touches a store that exists. Keys and values are as they were, with their revisions;
-    /// the store itself is far ahead of the backup, so that no revision is given out a second time,
-    /// and without history.
+    /// Creates a store in the directory `to` from the backup `from`, after verifying all of it.
+    /// Never modifies an existing store. Keys and values keep their revisions. The revision of the
+    /// store is far ahead of the backup, so that no revision is assigned twice, and there is no
+    /// history.
     pub fn restore(from: &Path, to: &Path) -> Result<Contents, RestoreError> {
         backup::restore(from, to)
     }
 
-    /// Refuses new transactions, waits for those under way, ends all watches and lets go of the
+    /// Refuses new transactions, waits for pending ones, ends all watches and releases the
     /// directory, for all handles.
     pub fn close(self) {
         self.threads.join();
     }
 }
 
-/// The store's threads, joined when the last handle goes.
+/// The store's threads, joined when the last handle is dropped.
 struct Threads {
     shared: Arc<Shared>,
-    /// The writer first: the sweeper ends after it.
+    /// The writer is first, because the compactor ends after it.
     running: Mutex<Vec<JoinHandle<()>>>,
-    /// Keeps other processes out, as long as a thread or a handle has it.
+    /// The directory lock, shared with the threads.
     guard: Mutex<Option<Arc<Lock>>>,
 }
 
@@ -250,14 +271,14 @@ impl Threads {
     fn join(&self) {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.queue.close();
-        // Held meanwhile, so that nobody goes on before all is done.
+        // Held until all threads have ended, so that concurrent callers wait as well.
         let mut running = lock(&self.running);
-        // The last handle may have gone with a task that one of them has just woken. Then they end by
-        // themselves.
+        // The last handle may be dropped by a task that one of these threads has just woken. Then
+        // the threads end by themselves.
         let own = thread::current().id();
         if !running.iter().any(|thread| thread.thread().id() == own) {
             for thread in running.drain(..) {
-                // Should it have panicked, the message is on stderr, and who waited hears `Closed`.
+                // After a panic, the message is on stderr and waiting callers get `Closed`.
                 let _ = thread.join();
             }
         }
@@ -265,7 +286,9 @@ impl Threads {
         for waker in wakers {
             waker.wake();
         }
-        lock(&self.guard).take();
+        if lock(&self.guard).take().is_some() {
+            debug!(directory = %self.shared.space.directory().display(), "closed the store");
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Locks that are taken whatever a panicked holder left: this crate changes what is behind them only
-//! after everything that can fail.
+//! Locks that ignore poisoning: this crate modifies protected state only after everything that can
+//! fail.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,6 +1,6 @@
-//! [`Transaction`]: what has to hold, and what to write if it does. [`Outcome`] says what came of it.
+//! [`Transaction`]: conditions, and the writes to make if they hold. [`Outcome`] is its result.
 //!
-//! Only describes; `writer` decides.
+//! Describes only; `writer` decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::error::CommitError;
 use crate::format::{MAX_KEY, RECORD};
 use crate::revision::Revision;
 
-/// The most that can be committed at once: bounds what the writer holds in memory. Generous beside
-/// the 1.5 MiB that Kubernetes allows an object.
+/// The maximum size of a transaction. Bounds the memory of the writer, with ample room for the 1.5
+/// MiB that Kubernetes allows an object.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
 
 /// Conditions and writes that take effect together or not at all.
 ///
-/// Conditions are about the state before the transaction. Of several writes to one key the last one
+/// Conditions refer to the state before the transaction. Of several writes to one key the last one
 /// counts. Deleting an absent key does nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
@@ -45,12 +45,12 @@ impl Condition {
     }
 }
 
-/// What became of a transaction that could be decided.
+/// The result of a transaction that was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is on the disk. `revision` is its own, or the newest one if it changed nothing.
+    /// The transaction is on disk. `revision` is its own, or the newest one if it changed nothing.
     Committed { revision: Revision },
-    /// Nothing was written: the first condition that did not hold is about `key`.
+    /// Nothing was written: `key` is the first key whose condition did not hold.
     Conflict { key: Arc<str>, found: Option<Entry> },
 }
 
@@ -67,7 +67,7 @@ impl Transaction {
         self.expect(key.into(), Condition::Present)
     }
 
-    /// That the newest value of the key was written by that transaction.
+    /// Requires that the newest value of the key was written at `revision`.
     pub fn expect_modified_at(self, key: impl Into<Arc<str>>, revision: Revision) -> Self {
         self.expect(key.into(), Condition::ModifiedAt(revision))
     }
@@ -82,7 +82,7 @@ impl Transaction {
         self
     }
 
-    /// Lets the transaction use the reserve when the disk is full, as those do that only delete. For
+    /// Lets the transaction use the reserve on a full disk, like transactions that only delete. For
     /// writes that lead to a deletion.
     #[must_use]
     pub fn with_reserve(mut self) -> Self {
@@ -90,7 +90,7 @@ impl Transaction {
         self
     }
 
-    /// Returns whether the transaction may use the reserve.
+    /// Returns true if the transaction may use the reserve.
     pub(crate) fn may_use_reserve(&self) -> bool {
         self.uses_reserve || self.writes.values().all(Option::is_none)
     }
@@ -100,8 +100,9 @@ impl Transaction {
         self
     }
 
-    /// The bytes it makes the log longer by, if it can be committed at all.
-    pub(crate) fn weigh(&self) -> Result<usize, CommitError> {
+    /// Returns the number of bytes that the transaction adds to the log, or the reason why it
+    /// cannot be committed.
+    pub(crate) fn size(&self) -> Result<usize, CommitError> {
         let mut bytes = 0;
         for (key, value) in &self.writes {
             if key.is_empty() || key.len() > MAX_KEY {

@@ -23,14 +23,14 @@ use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::sync::{lock, read};
 
-/// Events returned at a time, apart from the rest of the last batch.
+/// The number of events returned at a time; the last batch may exceed it.
 const ENOUGH: usize = 1024;
 
 pub struct Watch {
     shared: Arc<Shared>,
     prefix: Arc<str>,
     id: WatcherId,
-    /// Everything up to here has been returned.
+    /// The revision up to which events have been returned.
     cursor: Revision,
 }
 
@@ -42,17 +42,17 @@ impl Watch {
     ) -> Result<Self, ReadError> {
         read(&shared.index).check(after)?;
         let prefix: Arc<str> = prefix.into();
-        let id = lock(&shared.feed).enter(&prefix);
+        let id = lock(&shared.feed).subscribe(&prefix);
         Ok(Self { shared, prefix, id, cursor: after })
     }
 
-    /// The next events, at least one, whole transactions. May be dropped and called again: nothing is
-    /// lost. May read from the disk, a fraction of a megabyte at a time, if the watch is far behind.
+    /// Returns the next events: at least one, and whole transactions. Cancel-safe. Reads from the
+    /// disk, a fraction of a megabyte at a time, if the watch is far behind.
     pub async fn next(&mut self) -> Result<Vec<Arc<Event>>, WatchError> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// [`Self::next`] for those who poll.
+    /// Polls [`Self::next`].
     pub fn poll_next(
         &mut self,
         context: &Context<'_>,
@@ -81,7 +81,7 @@ impl Watch {
                         history::events(&self.shared, &self.prefix, self.cursor, from)?;
                     self.cursor = reached;
                     if events.is_empty() {
-                        // There may be a lot of log without anything for us: let others run.
+                        // Long parts of the log may have no matching events: let other tasks run.
                         waker.wake_by_ref();
                         return Poll::Pending;
                     }
@@ -95,12 +95,12 @@ impl Watch {
         }
     }
 
-    /// [`Self::next`] on this thread.
+    /// Blocks the current thread for [`Self::next`].
     pub fn wait(&mut self) -> Result<Vec<Arc<Event>>, WatchError> {
         block_on(self.next())
     }
 
-    /// Every event up to this revision that concerns the watch has been returned.
+    /// Returns the revision up to which all matching events have been returned.
     pub fn delivered(&self) -> Revision {
         lock(&self.shared.feed).delivered(&self.prefix, self.cursor)
     }
@@ -108,7 +108,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        lock(&self.shared.feed).leave(&self.prefix, self.id);
+        lock(&self.shared.feed).unsubscribe(&self.prefix, self.id);
     }
 }
 

@@ -1,17 +1,17 @@
-//! The writer thread: decides transactions, writes them, publishes them. Entry: [`run`].
+//! The writer thread: decides, writes and publishes transactions. Entry point: [`run`].
 //!
 //! ```text
-//! take what waits ──► decide, in order ──► one frame, one sync ──► index ──► feed ──► answers
-//!                         │                      │ failed
-//!                         │ conflict, no change  └──► an error to everybody in the batch
-//!                         └──► answered with the rest
+//! take a batch ──► decide, in order ──► one frame, one sync ──► index ──► feed ──► replies
+//!                      │                      │ failed
+//!                      │ conflict, no change  └──► an error to all requests of the batch
+//!                      └──► replied with the rest
 //! ```
 //!
-//! On a full disk the transactions of the batch that may use the reserve are tried once more by
-//! themselves.
+//! On a full disk the transactions of the batch that may use the reserve are retried on their own.
 //!
-//! Every answer waits for the sync, also a conflict: it may be with a transaction of the same batch.
-//! Until the sync nothing but this thread knows of the batch, so a failure has nothing to undo.
+//! Every reply waits for the sync, also a conflict, because it may be with a transaction of the
+//! same batch. Before the sync the batch is known to this thread only, so a failure needs no
+//! rollback.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 
+use crate::compaction::Job;
 use crate::entry::{Change, Entry, Event};
 use crate::error::{CommitError, CompactError, StorageError};
 use crate::feed::Batch;
 use crate::format::{FRAME, Header, Record, RecordKind};
-use crate::index::{Place, Version};
+use crate::index::{Location, Version};
 use crate::log::{Appended, Log, Urgency};
 use crate::queue::{Request, Work};
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sweep::Job;
 use crate::sync::{lock, read, write};
 use crate::transaction::{Outcome, Transaction};
 
-/// What the memory of a frame may stay at between batches; a rare large one is given back.
+/// The capacity that the frame buffer keeps between batches. Larger buffers are freed.
 const KEPT_FRAME: usize = 4 << 20;
 
-/// However the thread ends, nobody waits for it any longer.
+/// Closes the queue when the thread ends in any way, so that no caller waits for it.
 struct Abandon<'a>(&'a Shared);
 
 impl Drop for Abandon<'_> {
@@ -45,13 +45,13 @@ impl Drop for Abandon<'_> {
     }
 }
 
-/// Works until the queue is closed and empty.
-pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Job>) {
+/// Runs until the queue is closed and empty.
+pub(crate) fn run(shared: &Shared, mut log: Log, compactor: &Sender<Job>) {
     let _abandon = Abandon(shared);
     let mut frame = Vec::new();
     while let Some(requests) = shared.queue.take() {
-        let refused = commit(shared, &mut log, sweeper, &mut frame, requests);
-        // On a full disk, what may use the reserve is tried once more without the rest.
+        let refused = commit(shared, &mut log, compactor, &mut frame, requests);
+        // On a full disk, requests that may use the reserve are retried without the others.
         let (urgent, ordinary): (Vec<_>, Vec<_>) =
             refused.requests.into_iter().partition(Request::may_use_reserve);
         if let Some(error) = refused.error {
@@ -59,7 +59,7 @@ pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Job>) {
                 request.fail(&error);
             }
             if !urgent.is_empty() {
-                let again = commit(shared, &mut log, sweeper, &mut frame, urgent);
+                let again = commit(shared, &mut log, compactor, &mut frame, urgent);
                 if let Some(error) = again.error {
                     again.requests.into_iter().for_each(|request| request.fail(&error));
                 }
@@ -69,19 +69,19 @@ pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Job>) {
     }
 }
 
-/// Requests that found no space.
+/// Requests that were refused because the disk is full.
 #[derive(Default)]
 struct Refused {
     requests: Vec<Request>,
     error: Option<StorageError>,
 }
 
-/// Decides, writes and publishes a batch, and answers all of it; unless the disk is full and some of it
-/// may still find space without the rest.
+/// Decides, writes and publishes a batch, and replies to all of it. Returns the requests if the
+/// disk is full and some of them may still fit without the others.
 fn commit(
     shared: &Shared,
     log: &mut Log,
-    sweeper: &Sender<Job>,
+    compactor: &Sender<Job>,
     frame: &mut Vec<u8>,
     requests: Vec<Request>,
 ) -> Refused {
@@ -103,7 +103,7 @@ fn commit(
     let Draft { written, revision, oldest: compacted, .. } = draft;
     if frame.len() > FRAME {
         let only_urgent = requests.iter().all(Request::may_use_reserve);
-        match append(shared, log, sweeper, frame, (newest, oldest), only_urgent) {
+        match append(shared, log, compactor, frame, (newest, oldest), only_urgent) {
             Ok(appended) => {
                 shared.appended.fetch_add(frame.len() as u64, Ordering::Relaxed);
                 publish(shared, written, revision, compacted, &appended);
@@ -121,34 +121,34 @@ fn commit(
     }
     let compacts = requests.iter().any(|request| matches!(request.work, Work::Compact(..)));
     if compacts && shared.space.full().is_some() && log.is_used() {
-        make_sweepable(shared, log, revision, compacted);
+        begin_segment_for_compaction(shared, log, revision, compacted);
     }
     for (request, decided) in requests.into_iter().zip(decided) {
         match (request.work, decided) {
-            (Work::Commit(_, answer), Decided::Outcome(outcome)) => answer.give(outcome),
-            (Work::Compact(_, answer), Decided::Compacted(Ok(()))) => {
-                // If there is no sweeper any more, the answer goes with the message.
-                let _ = sweeper.send(Job::Sweep(answer));
+            (Work::Commit(_, reply), Decided::Outcome(outcome)) => reply.send(outcome),
+            (Work::Compact(_, reply), Decided::Compacted(Ok(()))) => {
+                // If the compactor has ended, the reply channel is dropped with the message.
+                let _ = compactor.send(Job::Compact(reply));
             }
-            (Work::Compact(_, answer), Decided::Compacted(error)) => answer.give(error),
-            // Each was decided as what it is.
+            (Work::Compact(_, reply), Decided::Compacted(error)) => reply.send(error),
+            // Each request was decided according to its kind.
             _ => {}
         }
     }
     Refused::default()
 }
 
-/// The answer if the batch is written.
+/// The reply to send once the batch is written.
 enum Decided {
     Outcome(Result<Outcome, CommitError>),
     Compacted(Result<(), CompactError>),
 }
 
-/// Writes a frame, with the reserve if need be and allowed. Keeps account of space.
+/// Writes a frame, with the reserve if needed and permitted. Updates the space accounting.
 fn append(
     shared: &Shared,
     log: &mut Log,
-    sweeper: &Sender<Job>,
+    compactor: &Sender<Job>,
     frame: &mut [u8],
     (newest, oldest): (Revision, Revision),
     only_urgent: bool,
@@ -156,7 +156,7 @@ fn append(
     if let Some(error) = shared.space.full()
         && !only_urgent
     {
-        // Until there is space for any write: a small one would use up what is left.
+        // Refused until there is space for any write: small writes would use up the rest.
         shared.space.refuse(&error);
         return Err(error);
     }
@@ -164,26 +164,31 @@ fn append(
     let mut appended = log.append(frame, newest, oldest, urgency);
     if only_urgent
         && appended.as_ref().is_err_and(StorageError::is_full)
-        && shared.space.give_back()
+        && shared.space.release_reserve()
     {
-        // The sweeper makes it anew when there is space again.
-        let _ = sweeper.send(Job::Space);
+        // The compactor recreates the reserve when there is space again.
+        let _ = compactor.send(Job::CheckSpace);
         appended = log.append(frame, newest, oldest, urgency);
     }
     if let Err(error) = &appended
         && error.is_full()
         && shared.space.refuse(error)
     {
-        let _ = sweeper.send(Job::Space);
+        let _ = compactor.send(Job::CheckSpace);
     }
     appended
 }
 
-/// Begins a new segment, so that the sweeper can give back the one that is in use. If it fails, there
-/// is less to give back.
-fn make_sweepable(shared: &Shared, log: &mut Log, newest: Revision, oldest: Revision) {
+/// Begins a new segment, so that the compactor can free the current one. If this fails, less space
+/// is freed.
+fn begin_segment_for_compaction(
+    shared: &Shared,
+    log: &mut Log,
+    newest: Revision,
+    oldest: Revision,
+) {
     let mut begun = log.begin_segment(newest, oldest).cloned();
-    if begun.as_ref().is_err_and(StorageError::is_full) && shared.space.give_back() {
+    if begun.as_ref().is_err_and(StorageError::is_full) && shared.space.release_reserve() {
         begun = log.begin_segment(newest, oldest).cloned();
     }
     if let Ok(segment) = begun {
@@ -220,33 +225,33 @@ fn publish(
     }
 }
 
-/// A change that is in the frame.
+/// A change in the frame.
 struct Written {
     event: Arc<Event>,
-    /// Its record, from the first one.
+    /// The offset of its record from the first one.
     place: u64,
-    /// As the index has it: 0 for a deletion.
+    /// The length as in the index: 0 for a deletion.
     length: u32,
 }
 
-/// What a batch is going to be.
+/// A batch while it is decided.
 struct Draft<'a> {
     shared: &'a Shared,
     frame: &'a mut Vec<u8>,
-    /// Of the last transaction that changes something.
+    /// The revision of the last transaction that changes a key.
     revision: Revision,
     /// The compaction point.
     oldest: Revision,
     written: Vec<Written>,
-    /// The last change of a key in `written`.
+    /// The index in `written` of the last change of each key.
     latest: HashMap<Arc<str>, usize>,
 }
 
-/// A key as the next transaction finds it.
+/// A key in the state that the next transaction sees.
 enum Current {
     Absent,
     Drafted(Entry),
-    Stored(Place),
+    Stored(Location),
 }
 
 impl Current {
@@ -254,7 +259,7 @@ impl Current {
         match self {
             Self::Absent => None,
             Self::Drafted(entry) => Some(entry.modified),
-            Self::Stored(place) => Some(place.modified()),
+            Self::Stored(location) => Some(location.modified()),
         }
     }
 
@@ -262,7 +267,7 @@ impl Current {
         match self {
             Self::Absent => Ok(None),
             Self::Drafted(entry) => Ok(Some(entry)),
-            Self::Stored(place) => place.read().map(Some),
+            Self::Stored(location) => location.read().map(Some),
         }
     }
 }
@@ -277,7 +282,7 @@ impl<'a> Draft<'a> {
         Self { shared, frame, revision, oldest, written: Vec::new(), latest: HashMap::new() }
     }
 
-    /// Moves the compaction point, if it is not there yet.
+    /// Moves the compaction point forward.
     fn compact(&mut self, at: Revision) -> Result<(), CompactError> {
         if at > self.revision {
             return Err(CompactError::Future { newest: self.revision });
@@ -296,7 +301,7 @@ impl<'a> Draft<'a> {
         read(&self.shared.index).newest(key).map_or(Current::Absent, Current::Stored)
     }
 
-    /// Decides a transaction and, if it changes something, adds it to the frame.
+    /// Decides a transaction and adds its changes to the frame.
     fn decide(&mut self, transaction: &Transaction) -> Result<Outcome, StorageError> {
         for (key, condition) in &transaction.conditions {
             let current = self.current(key);
@@ -308,7 +313,7 @@ impl<'a> Draft<'a> {
         let mut events = Vec::with_capacity(transaction.writes.len());
         for (key, value) in &transaction.writes {
             let previous = self.current(key).entry()?;
-            // Keys are kept once in memory, by whoever names them.
+            // Each key has one shared allocation.
             let key = previous.as_ref().map_or(key, |previous| &previous.key).clone();
             let change = match (value, previous) {
                 (Some(value), previous) => {

@@ -1,4 +1,4 @@
-//! What the API promises, one sentence at a time.
+//! The guarantees of the API, one per test.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
@@ -10,7 +10,7 @@ use store::{
 use crate::support::{commit, drain, entry, fresh, open, put};
 
 #[test]
-fn what_was_committed_is_read_now_then_and_after_reopening() {
+fn commits_are_read_now_and_after_reopening() {
     let (directory, store) = fresh(Options::default());
     let first = put(&store, "/pods/a", "1");
     let second = put(&store, "/pods/a", "2");
@@ -30,7 +30,7 @@ fn what_was_committed_is_read_now_then_and_after_reopening() {
 }
 
 #[test]
-fn a_failed_condition_writes_nothing_and_shows_what_is_there() {
+fn failed_condition_writes_nothing_and_returns_the_entry() {
     let (_directory, store) = fresh(Options::default());
     let first = put(&store, "a", "1");
     let conflict = |transaction: Transaction| {
@@ -50,7 +50,7 @@ fn a_failed_condition_writes_nothing_and_shows_what_is_there() {
 }
 
 #[test]
-fn what_changes_nothing_has_no_revision_of_its_own() {
+fn transaction_without_changes_has_no_revision() {
     let (_directory, store) = fresh(Options::default());
     let first = put(&store, "a", "1");
     assert_eq!(commit(&store, Transaction::new().expect_present("a")), first);
@@ -59,7 +59,7 @@ fn what_changes_nothing_has_no_revision_of_its_own() {
 }
 
 #[test]
-fn a_watch_tells_whole_transactions_with_what_was_before() {
+fn watch_returns_whole_transactions_with_previous_entries() {
     let (_directory, store) = fresh(Options::default());
     let first = put(&store, "/pods/a", "1");
     let mut watch = store.watch("/pods/", first).unwrap();
@@ -83,7 +83,7 @@ fn a_watch_tells_whole_transactions_with_what_was_before() {
 }
 
 #[test]
-fn a_range_is_in_order_and_goes_on_behind_a_key() {
+fn range_is_ordered_and_continues_after_a_key() {
     let (_directory, store) = fresh(Options::default());
     for number in 0..300 {
         commit(&store, Transaction::new().put(format!("/a/{number:03}"), vec![number as u8; 9]));
@@ -102,7 +102,7 @@ fn a_range_is_in_order_and_goes_on_behind_a_key() {
 }
 
 #[test]
-fn revisions_to_come_and_foreign_locks_are_refused() {
+fn future_revisions_and_foreign_locks_are_refused() {
     let (directory, store) = fresh(Options::default());
     let newest = store.revision();
     let future = newest.get() + 1;
@@ -114,7 +114,7 @@ fn revisions_to_come_and_foreign_locks_are_refused() {
 }
 
 #[test]
-fn a_closed_store_refuses_transactions_ends_watches_and_lets_go_of_the_directory() {
+fn closed_store_refuses_transactions_and_releases_the_directory() {
     let (directory, store) = fresh(Options::default());
     let mut watch = store.watch("", store.revision()).unwrap();
     put(&store, "a", "1");
@@ -150,7 +150,7 @@ fn keys_and_transactions_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn the_last_of_several_writes_to_a_key_counts() {
+fn last_write_to_a_key_counts() {
     let (_directory, store) = fresh(Options::default());
     let mut watch = store.watch("", store.revision()).unwrap();
     commit(&store, Transaction::new().delete("a").put("a", "1").put("a", "2"));
@@ -160,7 +160,7 @@ fn the_last_of_several_writes_to_a_key_counts() {
 }
 
 #[test]
-fn more_commits_than_the_queue_holds_all_come_through() {
+fn commits_beyond_the_queue_size_succeed() {
     let (_directory, store) = fresh(Options::default());
     let commits: Vec<_> = (0..5_000)
         .map(|number| store.commit(Transaction::new().put(format!("{number}"), "x")))
@@ -173,8 +173,8 @@ fn more_commits_than_the_queue_holds_all_come_through() {
 }
 
 #[test]
-fn the_last_handle_may_go_on_the_stores_own_thread() {
-    /// What a task holds: a handle, dropped when the task is woken.
+fn last_handle_may_be_dropped_on_a_store_thread() {
+    /// A handle held by a task, dropped when the task is woken.
     struct Task(Mutex<Option<Store>>);
     impl Wake for Task {
         fn wake(self: Arc<Self>) {
@@ -188,7 +188,7 @@ fn the_last_handle_may_go_on_the_stores_own_thread() {
     let commit = store.commit(Transaction::new().put("a", "1"));
     drop(store);
     commit.wait().unwrap();
-    // The threads end by themselves, soon.
+    // The threads end by themselves.
     loop {
         match Store::open(directory.path(), Options::default()) {
             Ok(store) => break assert!(store.get("a").unwrap().is_some()),

@@ -1,4 +1,4 @@
-//! Compaction, backup and restore: what goes, what stays, and that nobody is disturbed.
+//! Compaction, backup and restore.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use store::{BackupError, Options, ReadError, RestoreError, Store, Transaction, W
 use crate::support::{SMALL, commit, delete, drain, entry, files, fresh, open, put};
 
 #[test]
-fn the_newest_values_stay_and_everything_after_the_point() {
+fn compaction_keeps_newest_values_and_later_history() {
     let (directory, store) = fresh(SMALL);
     let old = put(&store, "old", "1");
     put(&store, "gone", "1");
@@ -38,7 +38,7 @@ fn the_newest_values_stay_and_everything_after_the_point() {
 }
 
 #[test]
-fn space_comes_back_and_a_deleted_key_never_does() {
+fn compaction_frees_space_and_keeps_deletions() {
     let (directory, store) = fresh(SMALL);
     let value = "x".repeat(500);
     put(&store, "deleted", &value);
@@ -66,7 +66,7 @@ fn space_comes_back_and_a_deleted_key_never_does() {
 }
 
 #[test]
-fn a_store_with_nothing_left_in_it_remembers_its_revision() {
+fn empty_store_keeps_its_revision() {
     let (directory, store) = fresh(SMALL);
     for _ in 0..50 {
         put(&store, "a", &"x".repeat(500));
@@ -80,7 +80,7 @@ fn a_store_with_nothing_left_in_it_remembers_its_revision() {
 }
 
 #[test]
-fn a_snapshot_is_not_disturbed_by_compaction() {
+fn snapshot_survives_compaction() {
     let (directory, store) = fresh(SMALL);
     for number in 0..100 {
         put(&store, &format!("/{number:03}"), &format!("old {number}"));
@@ -105,7 +105,7 @@ fn a_snapshot_is_not_disturbed_by_compaction() {
 }
 
 #[test]
-fn a_base_may_be_older_than_the_compaction_point() {
+fn checkpoint_may_be_older_than_the_compaction_point() {
     let (directory, store) = fresh(SMALL);
     let fill = |store: &Store| {
         for _ in 0..60 {
@@ -127,7 +127,7 @@ fn a_base_may_be_older_than_the_compaction_point() {
 }
 
 #[test]
-fn a_watch_behind_the_point_is_told_so() {
+fn watch_behind_the_compaction_point_fails() {
     let (_directory, store) = fresh(SMALL);
     let start = store.revision();
     let mut watch = store.watch("", start).unwrap();
@@ -140,7 +140,7 @@ fn a_watch_behind_the_point_is_told_so() {
 }
 
 #[test]
-fn compaction_goes_on_beside_writers_and_readers() {
+fn compaction_runs_concurrently_with_readers_and_writers() {
     let (directory, store) =
         fresh(Options { recent_bytes: 5_000, segment_bytes: 20_000, reserve_bytes: 0 });
     let writers = 4;
@@ -198,7 +198,7 @@ fn a_backup_is_taken_under_load_and_restored_elsewhere() {
     assert_eq!(contents.revision, at);
     assert_eq!(Store::inspect_backup(&file).unwrap(), contents);
     let restored = open(&place, SMALL);
-    // What was given out after the backup is not given out again, and who holds it is told.
+    // Revisions assigned after the backup are not assigned again, and watches from them fail.
     let lost = store.revision();
     assert!(lost < restored.revision(), "{lost}");
     assert!(matches!(restored.watch("", lost), Err(ReadError::Compacted { .. })));
@@ -210,7 +210,7 @@ fn a_backup_is_taken_under_load_and_restored_elsewhere() {
 }
 
 #[test]
-fn a_backup_that_is_not_taken_to_its_end_is_an_error_and_no_backup() {
+fn incomplete_backup_stream_is_an_error() {
     struct Narrow(Vec<u8>);
     impl Write for Narrow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -228,14 +228,14 @@ fn a_backup_that_is_not_taken_to_its_end_is_an_error_and_no_backup() {
     }
     let mut narrow = Narrow(Vec::new());
     let cut = store.stream_backup(&mut narrow);
-    assert!(matches!(cut, Err(BackupError::Taker(_))), "{cut:?}");
+    assert!(matches!(cut, Err(BackupError::Sink(_))), "{cut:?}");
     let file = directory.path().join("backup");
     fs::write(&file, narrow.0).unwrap();
     assert!(Store::inspect_backup(&file).is_err());
 }
 
 #[test]
-fn restoring_touches_no_store_and_trusts_no_backup() {
+fn restore_refuses_existing_stores_and_damaged_backups() {
     let (directory, store) = fresh(SMALL);
     put(&store, "a", "1");
     let file = directory.path().join("backup");

@@ -1,4 +1,4 @@
-//! Many callers at once: whatever they see has to have happened in some order.
+//! Concurrent callers: all observations must fit one order of transactions.
 
 use std::thread;
 
@@ -14,7 +14,7 @@ fn number(store: &Store, key: &str) -> (u64, Revision) {
     (str::from_utf8(&entry.value).unwrap().parse().unwrap(), entry.modified)
 }
 
-/// Every successful compare-and-set found what the one before had left.
+/// Every successful compare-and-set saw the result of the previous one.
 #[test]
 fn increments_by_compare_and_set_are_never_lost() {
     let (_directory, store) = fresh(Options::default());
@@ -27,7 +27,7 @@ fn increments_by_compare_and_set_are_never_lost() {
                 .put("counter", (now + 1).to_string());
             match store.commit(next).wait().unwrap() {
                 Outcome::Committed { revision } => return (now + 1, revision),
-                // What was in the way is told, so there is no need to read again.
+                // The conflict contains the current entry, so no second read is needed.
                 Outcome::Conflict { found, .. } => {
                     let found = found.unwrap();
                     assert!(found.modified > modified, "a conflict with what was expected");
@@ -68,7 +68,7 @@ fn increments_by_compare_and_set_are_never_lost() {
     assert!(history.eq(expected), "and history says the same");
 }
 
-/// Money is moved between accounts; no snapshot, whenever taken, finds more or less of it.
+/// Moves money between accounts; the sum is the same in every snapshot.
 #[test]
 fn no_snapshot_sees_half_a_transaction() {
     const ACCOUNTS: usize = 8;

@@ -1,5 +1,5 @@
-//! Files that are not what was written: cut short by a crash, damaged, foreign, in the way. Whatever
-//! they are, opening says so or shows a true past; it never panics and never makes things up.
+//! Files that differ from what was written: truncated by a crash, damaged, foreign, or misplaced.
+//! Opening must report an error or show a past state; it never panics and never invents data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::support::{SMALL, delete, files, fresh, open, put};
 
 const LARGE: Options = Options { recent_bytes: 1_000, segment_bytes: 1 << 20, reserve_bytes: 0 };
 
-/// A store whose only log has one frame for each of some commits, closed; with the frames' ends.
+/// A closed store whose only log has one frame per commit, with the ends of the frames.
 fn with_frames(commits: usize) -> (tempfile::TempDir, PathBuf, Vec<usize>) {
     let (directory, store) = fresh(LARGE);
     let log = directory.path().join("0000000001.log");
@@ -30,7 +30,7 @@ fn used(path: &Path) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// Opens and, if that works, reads everything there is.
+/// Opens the store and, on success, reads everything.
 fn visit(path: &Path) -> Result<Store, OpenError> {
     let store = Store::open(path, LARGE)?;
     let snapshot = store.snapshot(None).unwrap();
@@ -45,7 +45,7 @@ fn damaged(error: &OpenError) -> bool {
 }
 
 #[test]
-fn a_log_that_ends_anywhere_is_a_past_state_and_can_be_written_again() {
+fn truncated_log_opens_as_a_past_state() {
     let (directory, log, ends) = with_frames(4);
     let whole = fs::read(&log).unwrap();
     for length in ends[0]..=ends[4] {
@@ -60,10 +60,10 @@ fn a_log_that_ends_anywhere_is_a_past_state_and_can_be_written_again() {
 }
 
 #[test]
-fn a_last_batch_of_which_any_part_reached_the_disk_is_there_as_a_whole_or_not_at_all() {
+fn partial_last_batch_is_complete_or_absent() {
     let (directory, log, ends) = with_frames(3);
     let whole = fs::read(&log).unwrap();
-    // What a power failure leaves of a write: any of its blocks, zeros for the others.
+    // A power failure leaves any subset of the blocks of a write, and zeros for the others.
     for block in [1, 7, 16] {
         for lost in ends[2]..ends[3] {
             let mut torn = whole.clone();
@@ -76,7 +76,7 @@ fn a_last_batch_of_which_any_part_reached_the_disk_is_there_as_a_whole_or_not_at
 }
 
 #[test]
-fn damage_to_what_was_acknowledged_is_an_error_and_stays_one() {
+fn damaged_acknowledged_data_is_a_permanent_error() {
     let (directory, log, ends) = with_frames(4);
     let whole = fs::read(&log).unwrap();
     for at in 0..ends[3] {
@@ -96,7 +96,7 @@ fn damage_to_what_was_acknowledged_is_an_error_and_stays_one() {
 }
 
 #[test]
-fn a_file_that_is_missing_is_named() {
+fn missing_file_is_named() {
     let (directory, store) = fresh(SMALL);
     for number in 0..60 {
         put(&store, &format!("{number}"), &"x".repeat(300));
@@ -116,7 +116,7 @@ fn a_file_that_is_missing_is_named() {
 }
 
 #[test]
-fn what_is_not_a_store_or_not_ours_to_read_is_told_apart() {
+fn foreign_and_unreadable_directories_have_distinct_errors() {
     let (directory, log, _) = with_frames(1);
     let whole = fs::read(&log).unwrap();
     let with = |bytes: &[u8]| {
@@ -138,8 +138,8 @@ fn what_is_not_a_store_or_not_ours_to_read_is_told_apart() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Not one of the files of a store with base and several logs makes opening panic, whatever is in
-    /// it; and what opens, can be read.
+    /// No contents of any file of a store with a checkpoint and several logs make opening panic,
+    /// and a store that opens can be read.
     #[test]
     fn no_file_makes_opening_panic(
         which: prop::sample::Index,
@@ -172,10 +172,10 @@ proptest! {
 }
 
 #[test]
-fn when_the_disk_refuses_a_write_the_store_stays_readable_and_goes_on_when_it_can() {
+fn store_stays_readable_after_a_refused_write() {
     let (directory, store) = fresh(SMALL);
     let value = "x".repeat(300);
-    // Where the next segment will be, there is something that cannot be replaced.
+    // A directory at the path of the next segment, which cannot be replaced.
     let obstacle = directory.path().join("0000000002.log");
     fs::create_dir(&obstacle).unwrap();
     fs::write(obstacle.join("file"), "").unwrap();
@@ -209,7 +209,7 @@ fn when_the_disk_refuses_a_write_the_store_stays_readable_and_goes_on_when_it_ca
 }
 
 #[test]
-fn a_value_damaged_while_the_store_is_open_is_an_error_and_not_a_wrong_value() {
+fn value_damaged_while_open_is_an_error() {
     let (directory, store) = fresh(LARGE);
     put(&store, "good", "good");
     put(&store, "bad", "bad");

@@ -1,7 +1,8 @@
-//! A full disk: what is refused, what still works, and that everything works again when there is space.
+//! A full disk: which writes are refused, which still work, and that all writes work again once
+//! there is space.
 //!
-//! The store runs in a process of its own, which is this test binary with a limit on the size of files,
-//! or with a small file system of its own.
+//! The store runs in a separate process: this test binary with a limit on the file size, or on a
+//! small file system.
 
 use std::env;
 use std::fs;
@@ -16,13 +17,13 @@ use crate::support::{delete, open, put};
 
 const DIRECTORY: &str = "STORE_FULL_DIRECTORY";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Room behind the end of the log of 1 MiB.
+/// The log preallocates 1 MiB.
 const LARGE: Options =
     Options { recent_bytes: 10_000, segment_bytes: 16 << 20, reserve_bytes: 64 << 10 };
 const SMALL: Options =
     Options { recent_bytes: 10_000, segment_bytes: 1 << 20, reserve_bytes: 1 << 20 };
 
-/// Runs one of the tests below in a process that a script starts.
+/// Runs one of the tests below in a process started by a script.
 fn run_in(script: &str, test: &str, directory: &Path) -> Output {
     Command::new("sh")
         .args(["-c", script])
@@ -47,7 +48,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Puts values of 10 kB until one is refused; returns how many were not.
+/// Puts values of 10 kB until one is refused; returns the number of successful puts.
 fn fill(store: &Store) -> u64 {
     let value = "x".repeat(10_000);
     for number in 0.. {
@@ -67,7 +68,7 @@ fn is_refused(store: &Store) -> bool {
 }
 
 #[test]
-fn on_a_full_disk_deletions_work_and_writes_do_again_when_there_is_space() {
+fn full_disk_allows_deletions_until_space_returns() {
     if env::consts::FAMILY == "windows" {
         // It has no limit on the size of files.
         return;
@@ -76,10 +77,10 @@ fn on_a_full_disk_deletions_work_and_writes_do_again_when_there_is_space() {
         return with_a_limit_on_files(Path::new(&directory));
     }
     let directory = tempfile::tempdir().unwrap();
-    // The log has 1 MiB when it is made, and would have 2 after its first extension. Only the soft
-    // limit: the process raises it itself.
+    // The log has 1 MiB when it is created and would have 2 MiB after its first extension. Only the
+    // soft limit is set: the process raises it itself.
     let script = "trap '' XFSZ; ulimit -S -f 3000; exec \"$0\" \"$@\"";
-    let test = "full::on_a_full_disk_deletions_work_and_writes_do_again_when_there_is_space";
+    let test = "full::full_disk_allows_deletions_until_space_returns";
     assert_passed(&run_in(script, test, directory.path()));
     let store = open(directory.path(), LARGE);
     assert_eq!(store.get("/00000").unwrap(), None);
@@ -95,7 +96,7 @@ fn with_a_limit_on_files(directory: &Path) {
     assert!(full.refused > 0);
     assert!(is_refused(&store));
 
-    // Deletions, and what leads to one, are written; everything can be read.
+    // Deletions and writes that lead to one succeed; everything can be read.
     for number in 0..there {
         let key = format!("/{number:05}");
         assert_eq!(store.get(&key).unwrap().unwrap().value.len(), 10_000);
@@ -107,7 +108,7 @@ fn with_a_limit_on_files(directory: &Path) {
     let newest = store.revision();
     store.close();
 
-    // After a restart on the full disk too.
+    // The same after a restart on the full disk.
     let store = open(directory, LARGE);
     assert_eq!(store.revision(), newest);
     let marked = Transaction::new().put("/more", "x").with_reserve();
@@ -125,11 +126,11 @@ fn with_a_limit_on_files(directory: &Path) {
 }
 
 #[test]
-fn a_store_that_has_filled_its_disk_gets_space_by_deletions_and_compaction() {
+fn deletions_and_compaction_free_a_full_disk() {
     if let Some(directory) = env::var_os(DIRECTORY) {
         return on_a_small_disk(Path::new(&directory));
     }
-    // As root, or in a namespace in which every user is root.
+    // Requires root, or a namespace in which every user is root.
     let allowed = |unshare: &str| {
         let mount = format!("{unshare} mount -t tmpfs none /mnt");
         Command::new("sh").args(["-c", &mount]).output().is_ok_and(|done| done.status.success())
@@ -141,7 +142,7 @@ fn a_store_that_has_filled_its_disk_gets_space_by_deletions_and_compaction() {
     };
     let directory = tempfile::tempdir().unwrap();
     let script = format!("mount -t tmpfs -o size=8m none {}", directory.path().display());
-    let test = "full::a_store_that_has_filled_its_disk_gets_space_by_deletions_and_compaction";
+    let test = "full::deletions_and_compaction_free_a_full_disk";
     let script = format!("exec {unshare} sh -c '{script} && exec \"$0\" \"$@\"' \"$0\" \"$@\"");
     assert_passed(&run_in(&script, test, directory.path()));
 }

@@ -1,8 +1,7 @@
-//! A process that writes under load is killed again and again, at random instants, and each time the
-//! store is opened and audited: what was acknowledged is there, what is there is whole, and no revision
-//! was used twice.
+//! Kills a process that writes under load, repeatedly and at random moments, and audits the store
+//! each time: acknowledged writes exist, entries are complete, and no revision was used twice.
 //!
-//! The writing process is this test binary itself, which runs only [`the_process_that_is_killed`] then.
+//! The writing process is this test binary, which then runs only [`the_process_that_is_killed`].
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,10 +16,10 @@ use store::{CommitError, CompactError, Options, Revision, Store, Transaction};
 
 use crate::support::{committed, drain, open};
 
-/// Where the process that is killed finds its store.
+/// The directory of the killed process's store.
 const DIRECTORY: &str = "STORE_KILL_DIRECTORY";
 const WRITERS: u64 = 6;
-/// Some kilobytes, so that segments, bases and the feed all turn over while a process lives.
+/// A few kilobytes, so that segments, checkpoints and the feed are replaced while a process runs.
 const OPTIONS: Options =
     Options { recent_bytes: 10_000, segment_bytes: 100_000, reserve_bytes: 50_000 };
 
@@ -39,7 +38,7 @@ fn the_process_that_is_killed() {
             let store = &store;
             scope.spawn(move || write_forever(store, writer));
         }
-        // Compaction all the time, so that the axe falls into it as well.
+        // Constant compaction, so that kills interrupt it as well.
         loop {
             let point = store.revision().get().saturating_sub(50).max(1);
             match store.compact(point.into()).wait() {
@@ -50,8 +49,8 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// Each transaction puts the next number under two keys, so that half of one would show, and moves a
-/// third key along, which is made and deleted in turn.
+/// Each transaction puts the next number under two keys, so that a partial transaction would be
+/// visible, and alternately creates and deletes a third key.
 fn write_forever(store: &Store, writer: u64) {
     let [left, right, third] = keys(writer);
     loop {
@@ -67,11 +66,11 @@ fn write_forever(store: &Store, writer: u64) {
             _ => transaction.delete(&*third),
         };
         let revision = match store.commit(transaction).wait() {
-            // Compaction makes space again.
+            // Compaction frees space again.
             Err(CommitError::Storage(error)) if error.is_full() => continue,
             done => committed(done.unwrap()),
         };
-        // One call, so that a line is not cut in two by another thread's.
+        // One call, so that lines of other threads are not interleaved.
         stdout().write_all(format!("ack {writer} {number} {revision}\n").as_bytes()).unwrap();
     }
 }
@@ -80,7 +79,7 @@ fn keys(writer: u64) -> [String; 3] {
     ["left", "right", "third"].map(|name| format!("/{writer}/{name}"))
 }
 
-/// A number and, after it, up to some kilobytes that follow from it.
+/// A number, followed by up to some kilobytes derived from it.
 fn value(number: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     value.resize(8 + (number * 37 % 3000) as usize, number as u8);
@@ -93,19 +92,19 @@ fn parse(bytes: &[u8]) -> u64 {
     number
 }
 
-/// What the process has said.
+/// The output of the process.
 enum Said {
     Open(Revision),
     Acknowledged { writer: u64, number: u64, revision: Revision },
 }
 
-/// `limit` is the most that a file may have, in blocks of 512 bytes.
+/// `limit` is the maximum file size in blocks of 512 bytes.
 fn start(directory: &Path, limit: Option<u64>) -> (Child, Receiver<Said>) {
     let binary = env::current_exe().unwrap();
     let mut command = match limit {
         None => Command::new(binary),
         Some(blocks) => {
-            // The signal that comes with the error would end the process.
+            // The signal that accompanies the error would end the process.
             let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
             let mut shell = Command::new("sh");
             shell.args(["-c", &script]).arg(binary);
@@ -142,17 +141,17 @@ fn start(directory: &Path, limit: Option<u64>) -> (Child, Receiver<Said>) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_however_often_the_process_is_killed() {
+fn kills_lose_no_acknowledged_write() {
     kill_again_and_again(rounds(), None);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_by_kills_while_the_disk_refuses_writes() {
+fn kills_on_a_failing_disk_lose_no_acknowledged_write() {
     if env::consts::FAMILY == "windows" {
         // It has no limit on the size of files.
         return;
     }
-    // A file of the log would have 200 such blocks: most end with a refused write.
+    // A log file would have 200 such blocks, so most end with a refused write.
     kill_again_and_again(40, Some(100));
 }
 
@@ -164,7 +163,7 @@ fn kill_again_and_again(rounds: u64, limit: Option<u64>) {
     let mut total = 0;
     for round in 0..rounds {
         let (mut child, said) = start(directory.path(), limit);
-        // A random instant: after so many acknowledgements, and then some.
+        // A random moment: after this many acknowledgements and a random delay.
         let acks = dice.roll(40);
         let mut seen = 0;
         let mut note = |said: Said| match said {
@@ -192,8 +191,8 @@ fn kill_again_and_again(rounds: u64, limit: Option<u64>) {
     assert!(total > rounds, "only {total} acknowledgements");
 }
 
-/// Checks all there is and returns the newest revision. What is found counts as acknowledged from now
-/// on.
+/// Checks the whole store and returns the newest revision. Everything found counts as acknowledged
+/// from now on.
 fn audit(
     directory: &Path,
     acknowledged: &mut BTreeMap<u64, (u64, Revision)>,
@@ -209,12 +208,12 @@ fn audit(
         assert_eq!(third.is_some(), number > 0 && number % 2 == 0, "half of it");
         let (acked, revision) = acknowledged.get(&writer).copied().unwrap_or((0, before));
         let modified = left.map_or(before, |entry| entry.modified);
-        // At most one transaction of each writer was under way.
+        // At most one transaction of each writer was pending.
         assert!(number == acked || number == acked + 1, "{number} found, {acked} acknowledged");
         assert!(number != acked || number == 0 || modified == revision, "at another revision");
         acknowledged.insert(writer, (number, modified));
     }
-    // History is whole: every revision since the compaction point has its three or two events.
+    // The history is complete: every revision since the compaction point has two or three events.
     let events = drain(&mut store.watch("", store.oldest()).unwrap()).unwrap();
     let mut revisions: Vec<_> = events.iter().map(|event| event.revision.get()).collect();
     revisions.dedup();
@@ -223,7 +222,7 @@ fn audit(
     newest
 }
 
-/// Chance that can be repeated.
+/// A repeatable random number generator.
 struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! The crate from outside: against a model, under load, under the axe.
+//! Tests of the public API: against a model, under load, and with killed processes.
 
 #![allow(
     clippy::panic,

@@ -1,5 +1,5 @@
-//! The store against a model that is too simple to be wrong: random transactions, snapshots, watches,
-//! compactions, backups and reopenings, with files and rings so small that everything happens.
+//! Compares the store with a trivial model: random transactions, snapshots, watches, compactions,
+//! backups and reopenings, with files and feeds so small that every path is taken.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::support::{drain, open};
 enum Condition {
     Absent,
     Present,
-    /// That it was modified when it was, or at some other time.
+    /// Expects the actual modification revision, or another one.
     Modified {
         right: bool,
     },
@@ -66,9 +66,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type State = BTreeMap<String, Entry>;
 
-/// All states there ever were, and what led from each to the next.
+/// All past states, and the changes between them.
 struct Model {
-    /// By revision, from the first one.
+    /// By revision, starting with the first.
     states: Vec<State>,
     events: Vec<Vec<Event>>,
     oldest: Revision,
@@ -157,7 +157,7 @@ fn payload(seed: u8) -> bytes::Bytes {
 struct Follower {
     watch: Watch,
     prefix: &'static str,
-    /// What it has been given.
+    /// The events it has received.
     cursor: Revision,
 }
 
@@ -176,7 +176,7 @@ impl Bench {
 
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         let (newest, oldest) = (self.model.newest(), self.model.oldest);
-        // From before the oldest to after the newest.
+        // From before the oldest to after the newest revision.
         let any = |at: Index| Revision::from(at.index(newest.get() as usize + 2) as u64);
         match step {
             Step::Commit { conditions, writes } => {
@@ -286,7 +286,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Every watch tells exactly what it has not told yet, unless compaction has passed it by.
+    /// Every watch returns exactly the events it has not returned yet, unless it is behind the
+    /// compaction point.
     fn follow(&mut self) -> Result<(), TestCaseError> {
         let newest = self.model.newest();
         let oldest = self.model.oldest;

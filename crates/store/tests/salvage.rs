@@ -1,4 +1,4 @@
-//! Damaged stores: what a look at one reports, and what can be saved of it.
+//! Damaged stores: the report of an examination, and the result of a salvage.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ fn contents(store: &Store) -> Contents {
     entries.collect()
 }
 
-/// Salvages a store, and returns what was found and what is in the new one.
+/// Salvages a store, and returns the examination and the contents of the new store.
 fn salvage(path: &Path) -> (Examination, Contents) {
     let examined = Store::examine(path).unwrap();
     let before = files(path);
@@ -41,7 +41,7 @@ fn length_of(path: &Path) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// A store with a key per transaction, closed; with where the frame of each ends.
+/// A closed store with one key per transaction, with the end of each frame.
 fn with_keys(number: usize) -> (tempfile::TempDir, PathBuf, Contents, Vec<usize>) {
     let (directory, store) = fresh(LARGE);
     let log = directory.path().join(LOG);
@@ -56,7 +56,7 @@ fn with_keys(number: usize) -> (tempfile::TempDir, PathBuf, Contents, Vec<usize>
 }
 
 #[test]
-fn an_intact_store_is_reported_as_such_and_salvaged_whole() {
+fn intact_store_is_reported_and_salvaged_completely() {
     let (directory, store) = fresh(SMALL);
     for number in 0..60 {
         put(&store, &format!("{}", number % 8), &"x".repeat(300));
@@ -75,7 +75,7 @@ fn an_intact_store_is_reported_as_such_and_salvaged_whole() {
 }
 
 #[test]
-fn a_changed_byte_costs_its_record_and_no_other() {
+fn changed_byte_loses_only_its_record() {
     let (directory, log, all, ends) = with_keys(6);
     let whole = fs::read(&log).unwrap();
     for at in 0..ends[5] {
@@ -93,7 +93,7 @@ fn a_changed_byte_costs_its_record_and_no_other() {
         let in_head = at < ends[frame - 1] + 12;
         let mut expected = all.clone();
         if !in_head {
-            // The record is damaged, and not only what is around it.
+            // The record itself is damaged, not only the bytes around it.
             expected.remove(&key);
             assert_eq!(examined.lost_revisions, [(revision, revision)], "byte {at}");
         }
@@ -111,7 +111,7 @@ fn a_changed_byte_costs_its_record_and_no_other() {
 }
 
 #[test]
-fn an_end_that_a_crash_cut_short_is_reported_by_a_look_and_by_opening() {
+fn truncated_end_is_reported_by_examine_and_open() {
     let (directory, log, mut all, ends) = with_keys(3);
     let whole = fs::read(&log).unwrap();
     fs::write(&log, &whole[..ends[3] - 2]).unwrap();
@@ -129,7 +129,7 @@ fn an_end_that_a_crash_cut_short_is_reported_by_a_look_and_by_opening() {
 }
 
 #[test]
-fn a_lost_revision_says_what_becomes_of_its_key() {
+fn lost_revision_reports_the_state_of_its_key() {
     let (directory, store) = fresh(LARGE);
     put(&store, "/a", "first of a");
     let second = put(&store, "/a", "second of a");
@@ -155,7 +155,7 @@ fn a_lost_revision_says_what_becomes_of_its_key() {
 }
 
 #[test]
-fn a_missing_file_is_named_and_costs_what_was_in_it() {
+fn missing_file_loses_only_its_contents() {
     let (directory, store) = fresh(SMALL);
     for number in 0..60 {
         put(&store, &format!("{number:02}"), &"x".repeat(300));
@@ -176,7 +176,7 @@ fn a_missing_file_is_named_and_costs_what_was_in_it() {
 }
 
 #[test]
-fn a_damaged_base_costs_the_keys_that_are_damaged() {
+fn damaged_checkpoint_loses_only_damaged_keys() {
     let (directory, store) = fresh(SMALL);
     for number in 0..300 {
         put(
@@ -200,7 +200,7 @@ fn a_damaged_base_costs_the_keys_that_are_damaged() {
         fs::write(&base, bytes).unwrap();
         let (examined, salvaged) = salvage(directory.path());
         assert!(!examined.is_intact(), "{at}");
-        // At most three records lie in 1,500 bytes of records of 950; all others are there.
+        // 1,500 bytes hold parts of at most three records of 950 bytes; all others are intact.
         assert!(salvaged.len() + 3 >= all.len(), "{at}: {} of {}", salvaged.len(), all.len());
         assert!(salvaged.iter().all(|(key, value)| all[key] == *value), "{at}");
         let lost = (all.len() - salvaged.len()) as u64;
@@ -212,7 +212,7 @@ fn a_damaged_base_costs_the_keys_that_are_damaged() {
 }
 
 #[test]
-fn what_is_in_use_or_no_store_is_not_looked_at() {
+fn examine_refuses_locked_and_foreign_directories() {
     let (directory, store) = fresh(SMALL);
     assert!(matches!(Store::examine(directory.path()), Err(store::OpenError::Locked(_))));
     store.close();
@@ -223,7 +223,7 @@ fn what_is_in_use_or_no_store_is_not_looked_at() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is in a file, a look at it does not panic, and what is salvaged was there once.
+    /// No file contents make an examination panic, and salvaged values were written at some time.
     #[test]
     fn nothing_is_made_up(
         which: prop::sample::Index,

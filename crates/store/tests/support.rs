@@ -1,4 +1,4 @@
-//! What the tests share: a store in a directory of its own, and commits that are expected to succeed.
+//! Shared by the tests: a store in a temporary directory, and commits that are expected to succeed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use store::{Entry, Event, Options, Outcome, Revision, Store, Transaction, Watch, WatchError};
 use tempfile::TempDir;
 
-/// Everything small, so that little data goes through every file and every path.
+/// Small limits, so that little data goes through every file and every path.
 pub(crate) const SMALL: Options =
     Options { recent_bytes: 2_000, segment_bytes: 4_000, reserve_bytes: 0 };
 
@@ -45,7 +45,7 @@ pub(crate) fn entry(key: &str, value: &str, created: Revision, modified: Revisio
     Entry { key: key.into(), value: value.to_owned().into(), created, modified }
 }
 
-/// All events that are there for a watch now.
+/// Returns all events that are available to a watch.
 pub(crate) fn drain(watch: &mut Watch) -> Result<Vec<Arc<Event>>, WatchError> {
     struct Woken(AtomicBool);
     impl Wake for Woken {
@@ -59,7 +59,7 @@ pub(crate) fn drain(watch: &mut Watch) -> Result<Vec<Arc<Event>>, WatchError> {
     loop {
         match watch.poll_next(&Context::from_waker(&waker)) {
             Poll::Ready(some) => events.extend(some?),
-            // It wakes itself when there is more to read from the disk.
+            // The watch wakes itself when there is more to read from the disk.
             Poll::Pending if woken.0.swap(false, Ordering::SeqCst) => {}
             Poll::Pending => return Ok(events),
         }

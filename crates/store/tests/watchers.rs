@@ -1,5 +1,5 @@
-//! Many watchers of a busy store: each sees each event once, in order, however slow it is and wherever
-//! it starts.
+//! Many watchers of a busy store: each sees each event once, in order, at any speed and from any
+//! start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const WRITERS: usize = 8;
 const EACH: usize = 150;
 const EARLIER: usize = 100;
 
-/// Key and value of the n-th write of a writer: now and then a new key, mostly an old one.
+/// Key and value of the n-th write of a writer: sometimes a new key, mostly an old one.
 fn transaction(writer: usize, number: usize) -> Transaction {
     let kind = ["pods", "nodes"][writer % 2];
     let key = |number: usize| format!("/{kind}/{writer}/{}", number % 7);
@@ -29,7 +29,7 @@ fn transaction(writer: usize, number: usize) -> Transaction {
 async fn follow(mut watch: Watch, until: Revision) -> Vec<Arc<Event>> {
     let mut events = Vec::new();
     while watch.delivered() < until {
-        // Nothing for this watch may come any more; then only the bookmark moves.
+        // There may be no more matching events; then only the delivered revision moves.
         tokio::select! {
             some = watch.next() => events.extend(some.unwrap()),
             () = tokio::task::yield_now() => {}
@@ -39,8 +39,8 @@ async fn follow(mut watch: Watch, until: Revision) -> Vec<Arc<Event>> {
 }
 
 #[test]
-fn two_hundred_watchers_see_every_event_once_and_in_order() {
-    // Room for some dozen events, so that those who do not keep up have to read from the disk.
+fn two_hundred_watchers_see_every_event_once() {
+    // Room for a few dozen events, so that slow watchers have to read from the disk.
     let (_directory, store) =
         fresh(Options { recent_bytes: 20_000, segment_bytes: 60_000, reserve_bytes: 0 });
     let beginning = store.revision();
@@ -63,7 +63,7 @@ fn two_hundred_watchers_see_every_event_once_and_in_order() {
             let task = runtime.spawn(async move {
                 let mut events = Vec::new();
                 if !slow {
-                    // Reads along until it is told that the writers are done.
+                    // Reads until the writers are done.
                     loop {
                         tokio::select! {
                             some = watch.next() => events.extend(some.unwrap()),
@@ -106,7 +106,7 @@ fn two_hundred_watchers_see_every_event_once_and_in_order() {
     }
 }
 
-/// History is whole: no revision is left out, and each event tells what the one before had left.
+/// The history is complete: no revision is missing, and each event contains the previous entry.
 fn complete(events: &[Arc<Event>], after: Revision, newest: Revision) {
     let mut revisions: Vec<u64> = events.iter().map(|event| event.revision.get()).collect();
     assert!(revisions.is_sorted());
@@ -123,7 +123,7 @@ fn complete(events: &[Arc<Event>], after: Revision, newest: Revision) {
 }
 
 #[test]
-fn a_watch_that_waits_is_woken_by_its_own_prefix() {
+fn waiting_watch_is_woken_by_its_prefix() {
     let (_directory, store) = fresh(Options::default());
     let waiter = |store: &Store, prefix: &str| {
         let mut watch = store.watch(prefix, store.revision()).unwrap();

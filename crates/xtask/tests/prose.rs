@@ -46,7 +46,8 @@ fn comments_and_test_names_are_plain() {
             let most = all / ONE_IN;
             if found.len() > most {
                 let count = found.len();
-                problems.push(format!("{name}: {count} of {all} {what} not plain, {most} allowed:"));
+                problems
+                    .push(format!("{name}: {count} of {all} {what} not plain, {most} allowed:"));
                 problems.extend(found);
             }
         }

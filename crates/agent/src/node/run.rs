@@ -171,7 +171,7 @@ async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Val
             Change::Replaced { all, .. } => put(all.into_iter().next().map(|(.., node)| node)),
             Change::Applied { object, .. } => put(Some(object)),
             Change::Removed { .. } => put(None),
-            Change::UpTo { .. } => {}
+            Change::Bookmark { .. } => {}
         }
         true
     };
@@ -318,7 +318,8 @@ async fn write(
     }
     if let Some(patch) = changes::of_status(has, &wanted, anyway) {
         let kind = PatchKind::StrategicMerge;
-        let node = client.patch_part(kind::NODES, "", &of.name, "status", kind, &patch).await?;
+        let node =
+            client.patch_subresource(kind::NODES, "", &of.name, "status", kind, &patch).await?;
         wrote = Some(node);
     }
     Ok(Outcome { wrote, told })

@@ -70,7 +70,7 @@ impl Files {
             Change::Removed { key, .. } => {
                 self.mirrors.remove(&name(key));
             }
-            Change::UpTo { .. } => {}
+            Change::Bookmark { .. } => {}
         }
     }
 }

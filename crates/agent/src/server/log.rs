@@ -51,7 +51,7 @@ impl Server {
         });
         let mut response = Response::new(Body::Stream(chunks));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
-        Ok(Answer::from(response).unhurried())
+        Ok(Answer::from(response).for_slow_reader())
     }
 
     async fn container(&self, id: &str) -> Result<v1::ContainerStatus, cri::Error> {

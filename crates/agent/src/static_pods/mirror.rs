@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::PODS;
-use client::{Client, DeleteOptions, Error, gone_is_fine};
+use client::{Client, DeleteOptions, Error, ignore_not_found};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -180,7 +180,7 @@ async fn act(
         Action::Delete { name: (namespace, name), uid } => {
             let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(uid) };
             let done = api.delete(PODS, namespace, name, &options).await;
-            gone_is_fine(done).map_err(words)
+            ignore_not_found(done).map_err(words)
         }
         Action::Create(name) => {
             // Nobody owns it before there is a node.

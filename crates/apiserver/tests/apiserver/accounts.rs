@@ -1,4 +1,4 @@
-//! Service accounts of pods: what admission puts in, what it waits for, what it refuses.
+//! Service accounts of pods: what admission adds, waits for, and rejects.
 
 use apiserver::{NODES, Options, User};
 use http::Method;
@@ -42,7 +42,7 @@ async fn a_new_pod_gets_an_account_and_its_token() {
             "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
         }])
     );
-    // What the server put in is nobody's field, and the next pod's volume has another name.
+    // Fields set by the server have no manager, and the next pod's volume has another name.
     let owned = made["metadata"]["managedFields"].to_string();
     assert!(!owned.contains("serviceAccount") && !owned.contains("volumes"), "{owned}");
     let other = cluster.create(PODS, pod("q")).await;
@@ -50,7 +50,7 @@ async fn a_new_pod_gets_an_account_and_its_token() {
 }
 
 #[tokio::test]
-async fn the_token_in_a_pod_is_of_its_account_which_may_do_next_to_nothing() {
+async fn pod_token_belongs_to_its_unprivileged_account() {
     let cluster = cluster().await;
     let made = cluster.create(ACCOUNTS, account("builder")).await;
     let request = json!({"spec": {"expirationSeconds": 3607}});
@@ -72,7 +72,7 @@ async fn the_token_in_a_pod_is_of_its_account_which_may_do_next_to_nothing() {
     }
 }
 
-/// Asks for a token of the account `builder`.
+/// Requests a token of the account `builder`.
 async fn token_of(cluster: &Cluster, spec: Value) -> (u16, Value) {
     cluster.send(Method::POST, &format!("{ACCOUNTS}/builder/token"), json!({"spec": spec})).await
 }
@@ -83,7 +83,7 @@ async fn good_token(cluster: &Cluster, spec: Value) -> String {
     answer["status"]["token"].as_str().unwrap().to_owned()
 }
 
-/// What a review says of a token.
+/// Returns the status of a TokenReview.
 async fn reviewed(cluster: &Cluster, spec: Value) -> Value {
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
     let mut answer = cluster.create(path, json!({"spec": spec})).await;
@@ -91,7 +91,7 @@ async fn reviewed(cluster: &Cluster, spec: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_token_for_others_is_good_for_them_and_not_for_the_api() {
+async fn token_for_another_audience_is_invalid_for_the_api() {
     let cluster = cluster().await;
     cluster.create(ACCOUNTS, account("builder")).await;
     let plain = good_token(&cluster, json!({})).await;
@@ -116,7 +116,7 @@ async fn a_token_for_others_is_good_for_them_and_not_for_the_api() {
 }
 
 #[tokio::test]
-async fn a_token_dies_with_what_it_is_bound_to() {
+async fn token_is_invalid_after_its_bound_object_is_deleted() {
     let cluster = cluster().await;
     cluster.create(ACCOUNTS, account("builder")).await;
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
@@ -146,7 +146,7 @@ async fn a_token_dies_with_what_it_is_bound_to() {
 }
 
 #[tokio::test]
-async fn a_token_is_bound_only_to_what_is_there_and_fits() {
+async fn token_is_bound_only_to_existing_matching_objects() {
     let cluster = cluster().await;
     cluster.create(ACCOUNTS, account("builder")).await;
     cluster.create(ACCOUNTS, account("default")).await;
@@ -188,7 +188,7 @@ async fn a_token_is_bound_only_to_what_is_there_and_fits() {
 }
 
 #[tokio::test]
-async fn an_agent_gets_tokens_of_its_own_pods_and_for_whom_they_are_mounted() {
+async fn agent_gets_tokens_of_its_pods_for_mounted_audiences() {
     let cluster = cluster().await;
     cluster.create(ACCOUNTS, account("builder")).await;
     let on = |name: &str, node: &str| {
@@ -237,7 +237,7 @@ async fn an_agent_gets_tokens_of_its_own_pods_and_for_whom_they_are_mounted() {
 }
 
 #[tokio::test]
-async fn questions_about_access_ask_one_thing_about_somebody() {
+async fn access_reviews_have_one_subject_and_one_question() {
     let cluster = cluster().await;
     let group = "/apis/authorization.k8s.io/v1";
     let pods = json!({"verb": "get", "resource": "pods", "namespace": "default"});
@@ -291,7 +291,7 @@ async fn questions_about_access_ask_one_thing_about_somebody() {
 }
 
 #[tokio::test]
-async fn an_account_that_is_not_there_is_named() {
+async fn missing_service_account_is_named() {
     let cluster = cluster().await;
     tokio::time::pause();
     for name in ["other", "default"] {
@@ -306,11 +306,12 @@ async fn an_account_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn a_pod_waits_for_the_default_account_and_nobody_else_does() {
+async fn only_the_pod_waits_for_its_default_account() {
     let cluster = cluster().await;
     let waits = cluster.create(PODS, pod("p"));
     let comes = async {
-        // Others are served while it waits, and accounts that are called alike are not its own.
+        // Other requests are served while it waits, and accounts with similar names do not end the
+        // wait.
         cluster.create(ACCOUNTS, account("default-not")).await;
         cluster.create(PODS, of(pod("q"), "default-not")).await;
         let (code, _) = cluster.send(Method::GET, &format!("{PODS}/p"), Value::Null).await;
@@ -322,7 +323,7 @@ async fn a_pod_waits_for_the_default_account_and_nobody_else_does() {
 }
 
 #[tokio::test]
-async fn mirror_pods_are_left_alone_or_refused() {
+async fn mirror_pods_get_no_account() {
     let cluster = cluster().await;
     let mirror = |name: &str| {
         let mut pod = pod(name);
@@ -340,7 +341,7 @@ async fn mirror_pods_are_left_alone_or_refused() {
 }
 
 #[tokio::test]
-async fn ephemeral_containers_may_use_what_the_account_may_and_get_no_token() {
+async fn ephemeral_containers_use_the_account_without_a_token() {
     let cluster = cluster().await;
     let mut strict = account("strict");
     strict["metadata"]["annotations"] = json!({"kubernetes.io/enforce-mountable-secrets": "true"});

@@ -18,7 +18,7 @@ fn classy(name: &str, class: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_pod_asks_for_comes_back_unchanged() {
+async fn class_requests_are_stored_unchanged() {
     let cluster = Cluster::new().await;
     let created = cluster.create(PODS, classy("p", "gold")).await;
     let read = cluster.get(&format!("{PODS}/p")).await;
@@ -53,7 +53,7 @@ async fn unknown_official_names_and_repeated_resources_are_refused() {
 }
 
 #[tokio::test]
-async fn a_quota_gives_a_namespace_its_classes_and_no_others() {
+async fn quota_limits_a_namespace_to_its_classes() {
     let cluster = Cluster::new().await;
     let quota = json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "classes"},
@@ -65,7 +65,7 @@ async fn a_quota_gives_a_namespace_its_classes_and_no_others() {
     let path = "/api/v1/namespaces/default/resourcequotas";
     let created = cluster.create(path, quota.clone()).await;
     assert_eq!(created["spec"], quota["spec"]);
-    // What the quota loop would have counted by now.
+    // As the quota controller would have counted it.
     let status = json!({"status": {
         "qosResources": quota["spec"]["qosResources"],
         "qosResourcesUsage": {
@@ -86,7 +86,7 @@ async fn a_quota_gives_a_namespace_its_classes_and_no_others() {
 }
 
 #[tokio::test]
-async fn with_the_gate_off_pods_that_ask_are_refused() {
+async fn class_requests_are_rejected_with_the_gate_off() {
     let mut gates = FeatureGates::default();
     gates.set(Gate::QosResources, false).unwrap();
     let cluster = Cluster::with(Options { gates, ..options() }).await;
@@ -96,7 +96,7 @@ async fn with_the_gate_off_pods_that_ask_are_refused() {
 }
 
 #[tokio::test]
-async fn a_node_tells_its_classes_in_either_spelling() {
+async fn node_reports_classes_in_either_spelling() {
     let cluster = Cluster::new().await;
     let classes =
         json!([{"name": "rdt", "mutable": true, "classes": [{"name": "gold", "capacity": 4}]}]);
@@ -109,7 +109,7 @@ async fn a_node_tells_its_classes_in_either_spelling() {
 }
 
 #[tokio::test]
-async fn a_class_changes_in_place_where_the_node_says_it_can_and_all_or_nothing() {
+async fn class_changes_in_place_atomically_if_the_node_allows() {
     let cluster = Cluster::new().await;
     let class = |name: &str, mutable: bool| json!({"name": name, "mutable": mutable, "classes": [{"name": "gold"}, {"name": "silver"}]});
     let node = json!({
@@ -126,7 +126,7 @@ async fn a_class_changes_in_place_where_the_node_says_it_can_and_all_or_nothing(
     let path = format!("{PODS}/p/resize");
     let mut pod = cluster.get(&format!("{PODS}/p")).await;
     let requests = pod["spec"]["containers"][0]["resources"]["qosResources"].clone();
-    // Both at once: the immutable one refuses the other, too.
+    // Both at once: the immutable resource rejects the whole update.
     for request in pod["spec"]["containers"][0]["resources"]["qosResources"].as_array_mut().unwrap()
     {
         request["class"] = json!("silver");

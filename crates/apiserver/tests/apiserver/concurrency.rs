@@ -1,4 +1,4 @@
-//! Many writers at once: compare-and-set is linearizable, quotas are exact.
+//! Concurrent writers: compare-and-set is linearizable, quotas are exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,10 +43,11 @@ async fn every_successful_update_builds_on_the_one_before() {
     assert!(count >= ROUNDS, "somebody wins every round: {count}");
 }
 
-/// A patch that names no version is of whatever is stored, also when others are faster a few times.
+/// A patch without a version applies to the stored object, also after a few conflicts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn patches_without_a_version_outlast_other_writers() {
-    // A patch starts over 64 times, and the others write 60 times in all: nobody can lose every race.
+    // A patch is retried 64 times, and the other writers write 60 times in total, so it must
+    // succeed.
     const WRITERS: usize = 4;
     const ROUNDS: usize = 20;
     let cluster = Arc::new(Cluster::new().await);
@@ -74,7 +75,7 @@ async fn patches_without_a_version_outlast_other_writers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_quota_lets_in_exactly_as_many_as_it_says() {
+async fn quota_admits_exactly_its_limit() {
     const ALLOWED: usize = 37;
     const TRIES: usize = 3000;
     let cluster = Arc::new(Cluster::new().await);

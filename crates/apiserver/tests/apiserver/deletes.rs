@@ -1,4 +1,4 @@
-//! Deletes that only show what would happen, and second deletes of what is going already.
+//! Dry runs of deletions, and repeated deletions of terminating objects.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::{Cluster, pod};
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// A pod on a node with a grace period of its own.
+/// A pod on a node with its own grace period.
 fn bound(name: &str, grace: i64) -> Value {
     let mut bound = pod(name);
     bound["spec"]["nodeName"] = "n".into();
@@ -21,7 +21,7 @@ fn grace(pod: &Value) -> &Value {
 }
 
 #[tokio::test]
-async fn a_dry_run_of_a_delete_shows_the_object_as_it_would_be_marked() {
+async fn delete_dry_run_returns_the_marked_object() {
     let cluster = Cluster::new().await;
     let mut kept = pod("kept");
     kept["metadata"]["finalizers"] = json!(["e.io/f"]);
@@ -45,7 +45,7 @@ async fn a_dry_run_of_a_delete_shows_the_object_as_it_would_be_marked() {
         assert_eq!(version(&shown), version(&created));
         assert_eq!(cluster.get(&path).await, created, "nothing changes");
     }
-    // Kinds that are gone at once are answered with a status, unless finalizers are dealt with first.
+    // Kinds that are removed at once respond with a Status, unless finalizers are handled first.
     let map = |name: &str, finalizers: &[&str]| json!({"metadata": {"name": name, "finalizers": finalizers}});
     cluster.create(MAPS, map("plain", &[])).await;
     let (status, answer) =
@@ -67,7 +67,7 @@ async fn a_dry_run_of_a_delete_shows_the_object_as_it_would_be_marked() {
 }
 
 #[tokio::test]
-async fn only_a_grace_period_that_is_named_shortens_that_of_a_pod_that_ends() {
+async fn only_an_explicit_grace_period_shortens_a_termination() {
     let cluster = Cluster::new().await;
     cluster.create(PODS, bound("p", 5)).await;
     let path = format!("{PODS}/p");
@@ -78,12 +78,12 @@ async fn only_a_grace_period_that_is_named_shortens_that_of_a_pod_that_ends() {
     };
     let first = delete("?gracePeriodSeconds=60").await;
     assert_eq!(grace(&first), 60);
-    // The pod's own grace period is shorter, but no client asks for it.
+    // The pod's own grace period is shorter, but the request does not name it.
     assert_eq!(delete("").await, first);
     assert_eq!(delete("?gracePeriodSeconds=61").await, first);
-    // While the pod ends, finalizers are not touched.
+    // While the pod terminates, finalizers are not changed.
     assert_eq!(delete("?propagationPolicy=Foreground").await, first);
-    // A pod that has finished is not removed before its agent says so.
+    // A finished pod is not removed before its agent confirms it.
     let done = json!({"status": {"phase": "Succeeded"}});
     let (status, finished) = cluster.send(Method::PATCH, &format!("{path}/status"), done).await;
     assert_eq!(status, 200, "{finished}");
@@ -95,7 +95,7 @@ async fn only_a_grace_period_that_is_named_shortens_that_of_a_pod_that_ends() {
 }
 
 #[tokio::test]
-async fn clients_of_the_older_option_learn_that_an_object_is_not_gone_yet() {
+async fn orphan_dependents_option_returns_202_while_terminating() {
     let cluster = Cluster::new().await;
     cluster.create(PODS, bound("bound", 5)).await;
     cluster.create(PODS, pod("unbound")).await;

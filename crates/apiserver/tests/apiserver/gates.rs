@@ -1,4 +1,4 @@
-//! Feature gates over time: one store, served by servers that differ in their gates.
+//! Feature gates over time: one store, served by servers with different gates.
 
 use apiserver::{Api, Options, User};
 use http::Method;
@@ -18,7 +18,7 @@ impl Data {
         Data(tempfile::tempdir().unwrap())
     }
 
-    /// What `work` gives on a server with these gates, which has ended by then.
+    /// Runs `work` on a server with these gates, and returns its result after the server has ended.
     async fn serve<T>(&self, gates: &str, work: impl AsyncFnOnce(&Api) -> T) -> T {
         let path = self.0.path().join("store");
         let store = store::Store::open(&path, store::Options::default()).unwrap();
@@ -36,8 +36,9 @@ async fn send(api: &Api, method: Method, path: &str, body: Value) -> (u16, Value
     send_as(api, User::member("admin", "system:masters"), method, path, body).await
 }
 
-/// Stores a pod with the gate on and changes it with the gate off: it keeps `field`, a new pod like
-/// it is refused, one without it cannot be given it, and all is as before with the gate on again.
+/// Stores a pod with the gate on and updates it with the gate off: it keeps `field`, a new pod with
+/// the field is rejected, the field cannot be added to a pod without it, and everything is
+/// unchanged with the gate on again.
 async fn survives(gate: &str, asking: Value, without: Value, field: &str) {
     let data = Data::new();
     let (on, off) = (format!("{gate}=true"), format!("{gate}=false"));
@@ -75,7 +76,7 @@ async fn survives(gate: &str, asking: Value, without: Value, field: &str) {
 }
 
 #[tokio::test]
-async fn classes_of_a_stored_pod_outlive_a_server_that_does_not_know_them() {
+async fn stored_classes_survive_a_server_with_the_gate_off() {
     let mut asking = pod("asking");
     asking["spec"]["containers"][0]["resources"] =
         json!({"qosResources": [{"name": "rdt", "class": "gold"}]});
@@ -87,7 +88,7 @@ async fn classes_of_a_stored_pod_outlive_a_server_that_does_not_know_them() {
 }
 
 #[tokio::test]
-async fn a_stored_host_process_pod_outlives_a_server_that_does_not_know_them() {
+async fn stored_host_process_pod_survives_the_gate_being_off() {
     let mut asking = pod("asking");
     asking["spec"]["hostNetwork"] = true.into();
     asking["spec"]["os"] = json!({"name": "windows"});
@@ -97,7 +98,7 @@ async fn a_stored_host_process_pod_outlives_a_server_that_does_not_know_them() {
 }
 
 #[tokio::test]
-async fn bounds_on_classes_outlive_a_server_that_does_not_know_them() {
+async fn class_quotas_survive_a_server_with_the_gate_off() {
     let data = Data::new();
     let path = "/api/v1/namespaces/default/resourcequotas";
     let bounds = json!({"container": [
@@ -123,7 +124,7 @@ async fn bounds_on_classes_outlive_a_server_that_does_not_know_them() {
 }
 
 #[tokio::test]
-async fn unknown_official_names_come_in_without_strictness_and_stay_when_it_is_back() {
+async fn unknown_official_names_survive_strict_validation() {
     const NODES: &str = "/api/v1/nodes";
     let data = Data::new();
     let mut asking = pod("asking");

@@ -1,10 +1,10 @@
-//! What requests are told that are about kinds other than pods, or about no kind at all.
+//! Errors of requests for kinds other than pods, or without a kind.
 
 use super::*;
 
 const NAMESPACE: &str = "/api/v1/namespaces/default";
 
-/// Sends and expects a refusal with a message.
+/// Sends a request and expects an error with a message.
 async fn refused(cluster: &Cluster, method: Method, path: &str, body: Value, with: (u16, &str)) {
     let (status, answer) = cluster.send(method, path, body).await;
     assert_eq!((status, answer["message"].as_str().unwrap_or_default()), with, "{path}: {answer}");
@@ -15,7 +15,7 @@ fn service(name: &str, spec: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn options_of_a_write_are_refused_together() {
+async fn invalid_write_options_are_reported_together() {
     let cluster = Cluster::new().await;
     let (path, body) = (format!("{NAMESPACE}/configmaps"), json!({"metadata": {"name": "c"}}));
     let said = "CreateOptions.meta.k8s.io \"\" is invalid: [fieldManager: Invalid value: \
@@ -34,7 +34,7 @@ async fn options_of_a_write_are_refused_together() {
 }
 
 #[tokio::test]
-async fn a_patch_leaves_an_object_what_and_where_it_is() {
+async fn patch_cannot_change_kind_or_name() {
     let cluster = Cluster::new().await;
     let path = format!("{NAMESPACE}/configmaps");
     cluster.create(&path, json!({"metadata": {"name": "c"}})).await;
@@ -58,7 +58,7 @@ async fn a_patch_leaves_an_object_what_and_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_in_no_namespace_has_none() {
+async fn cluster_scoped_objects_lose_their_namespace() {
     let cluster = Cluster::new().await;
     let node = json!({"metadata": {"name": "n", "namespace": "x"}});
     let made = cluster.create("/api/v1/nodes", node).await;
@@ -70,7 +70,7 @@ async fn what_is_in_no_namespace_has_none() {
 }
 
 #[tokio::test]
-async fn owners_that_are_named_twice_are_kept_once() {
+async fn duplicate_owner_references_are_removed() {
     let cluster = Cluster::new().await;
     let owner = json!({"apiVersion": "v1", "kind": "K", "name": "n", "uid": "u"});
     let body = json!({"metadata": {"name": "c", "ownerReferences": [owner, owner]}});
@@ -79,17 +79,17 @@ async fn owners_that_are_named_twice_are_kept_once() {
 }
 
 #[tokio::test]
-async fn limit_ranges_may_come_by_an_update() {
+async fn update_may_create_a_limit_range() {
     let cluster = Cluster::new().await;
     let (path, body) = (format!("{NAMESPACE}/limitranges/l"), json!({"metadata": {"name": "l"}}));
     assert_eq!(cluster.send(Method::PUT, &path, body).await.0, 201);
 }
 
 #[tokio::test]
-async fn leases_are_renewed_by_those_who_read_them() {
+async fn lease_updates_need_a_resource_version() {
     let cluster = Cluster::new().await;
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
-    // There is nothing yet that could have the version, and nothing that has the uid.
+    // There is no object yet that could have the version or the uid.
     let body = json!({"metadata": {"name": "l", "resourceVersion": "5"}});
     assert_eq!(cluster.send(Method::PUT, path, body).await.0, 201);
     let said = "leases.coordination.k8s.io \"l\" is invalid: metadata.resourceVersion: Invalid \
@@ -105,7 +105,7 @@ async fn leases_are_renewed_by_those_who_read_them() {
 }
 
 #[tokio::test]
-async fn the_systems_priorities_stay() {
+async fn system_priority_classes_cannot_be_deleted() {
     let cluster = Cluster::new().await;
     let path = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";
     let said = "priorityclasses.scheduling.k8s.io \"system-node-critical\" is forbidden: this is a \
@@ -114,7 +114,7 @@ async fn the_systems_priorities_stay() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_deleted_under_conditions_in_its_own_words() {
+async fn namespace_preconditions_have_their_own_messages() {
     let cluster = Cluster::new().await;
     let made = cluster.create("/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
@@ -127,7 +127,7 @@ async fn a_namespace_is_deleted_under_conditions_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn fields_are_selected_by_the_names_of_the_group() {
+async fn event_fields_are_selected_by_the_groups_names() {
     let cluster = Cluster::new().await;
     let core = format!("{NAMESPACE}/events");
     let events = "/apis/events.k8s.io/v1/namespaces/default/events";
@@ -171,7 +171,7 @@ async fn fields_are_selected_by_the_names_of_the_group() {
 }
 
 #[tokio::test]
-async fn a_scale_is_of_the_object_it_names() {
+async fn scale_uid_must_match_the_object() {
     let cluster = Cluster::new().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let template = json!({
@@ -193,7 +193,7 @@ async fn a_scale_is_of_the_object_it_names() {
 }
 
 #[tokio::test]
-async fn services_get_what_the_cluster_has() {
+async fn services_get_addresses_and_ports() {
     let cluster = Cluster::new().await;
     let path = format!("{NAMESPACE}/services");
     let ports = json!([{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53}]);
@@ -238,7 +238,7 @@ async fn services_get_what_the_cluster_has() {
 }
 
 #[tokio::test]
-async fn only_options_delete() {
+async fn delete_body_must_be_delete_options() {
     let cluster = Cluster::new().await;
     let path = format!("{NAMESPACE}/configmaps");
     cluster.create(&path, json!({"metadata": {"name": "c"}})).await;

@@ -1,5 +1,5 @@
-//! Logs over a WebSocket, through a real server and TLS. The agent is a listener that answers every
-//! request with the same log, because only the way from it to the client is looked at here.
+//! Logs over a WebSocket, through a real server and TLS. The agent is a listener that responds to
+//! every request with the same log, because only the connection to the client is tested here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn read_log(dialer: &Dialer, port: u16, headers: &str) -> (String, Vec<u8>
                 Ok(0) | Err(_) => return,
                 Ok(length) => bytes.extend_from_slice(&piece[..length]),
             }
-            // A refusal keeps the connection open for the next request.
+            // An error response keeps the connection open for the next request.
             if bytes.starts_with(b"HTTP/1.1 403") && bytes.ends_with(b"]") {
                 return;
             }
@@ -47,7 +47,7 @@ async fn read_log(dialer: &Dialer, port: u16, headers: &str) -> (String, Vec<u8>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_is_sent_as_messages_of_the_protocol_that_is_asked_for() {
+async fn log_is_sent_as_websocket_messages() {
     let authority = certificates::authority("test").unwrap();
     let pair = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
@@ -97,7 +97,7 @@ async fn a_log_is_sent_as_messages_of_the_protocol_that_is_asked_for() {
         };
         let (head, body) = read_log(&dialer(), port, &header).await;
         assert!(head.starts_with("http/1.1 101"), "{head}");
-        // Header names were lowered with the values: base64 is compared in lower case.
+        // The whole response was converted to lower case, so base64 is compared in lower case.
         assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
         assert_eq!(
             head.contains(&format!("sec-websocket-protocol: {protocol}")),

@@ -1,8 +1,8 @@
-//! The API server from outside: by calls, and over TLS.
+//! Tests of the API server: by function calls, and over TLS.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-use apiserver::{Api, Body, Call, Caller, Options, Plugin, Plugins, Query, Reply, User};
+use apiserver::{Api, Body, Caller, Options, Plugin, Plugins, Query, Reply, Request, User};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,6 +18,7 @@ mod options;
 mod plugins;
 mod pods;
 mod protobuf;
+mod request_log;
 mod resize;
 mod security;
 mod verbs;
@@ -44,10 +45,10 @@ impl Cluster {
         send_as(&self.api, User::member("admin", "system:masters"), method, path, body).await
     }
 
-    /// As [`Cluster::send`], for what is not in the body.
+    /// As [`Cluster::send`], with the headers of the reply.
     async fn reply(&self, method: Method, path: &str, body: Value) -> Reply {
         let admin = User::member("admin", "system:masters");
-        self.api.handle(call(admin, method, path, &body)).await
+        self.api.handle(request(admin, method, path, &body)).await
     }
 
     async fn create(&self, path: &str, body: Value) -> Value {
@@ -63,13 +64,13 @@ impl Cluster {
     }
 }
 
-/// What most tests start from: no loop makes accounts here, so pods have none.
+/// The default options of tests: no controller creates service accounts here, so pods have none.
 fn options() -> Options {
     let plugins = Plugins::default().without(Plugin::ServiceAccount);
     Options { plugins, ..Options::default() }
 }
 
-fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
+fn request(user: User, method: Method, path: &str, body: &Value) -> Request {
     let mut headers = HeaderMap::new();
     let media = match method {
         Method::PATCH => "application/merge-patch+json",
@@ -77,7 +78,7 @@ fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
     };
     headers.insert("content-type", HeaderValue::from_static(media));
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    Call {
+    Request {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
@@ -89,7 +90,7 @@ fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
 }
 
 async fn send_as(api: &Api, user: User, method: Method, path: &str, body: Value) -> (u16, Value) {
-    let reply = api.handle(call(user, method, path, &body)).await;
+    let reply = api.handle(request(user, method, path, &body)).await;
     let status = reply.status.as_u16();
     let bytes = match reply.body {
         Body::Whole(bytes) => bytes.to_vec(),
@@ -123,7 +124,7 @@ async fn a_long_list_is_streamed_and_complete() {
     assert!(items.windows(2).all(|pair| {
         pair[0]["metadata"]["name"].as_str() < pair[1]["metadata"]["name"].as_str()
     }));
-    // In pages, all of one snapshot, whatever is written meanwhile.
+    // Pages are of one snapshot, whatever is written meanwhile.
     let (mut names, mut token) = (Vec::new(), String::new());
     loop {
         let page = cluster.get(&format!("/api/v1/pods?limit=250&continue={token}")).await;

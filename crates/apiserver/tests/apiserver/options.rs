@@ -1,4 +1,4 @@
-//! Parameters, paths and media types that a server has to refuse or to serve in a certain form.
+//! Parameters, paths and media types that a server has to reject or to serve in a certain format.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use apiserver::{Body, Reply, User};
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 
-use crate::{Cluster, call, pod};
+use crate::{Cluster, pod, request};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -23,11 +23,11 @@ async fn accepting(
     path: &str,
     body: &Value,
 ) -> Reply {
-    let mut call = call(User::member("admin", "system:masters"), method, path, body);
+    let mut request = request(User::member("admin", "system:masters"), method, path, body);
     if !accept.is_empty() {
-        call.headers.insert("accept", HeaderValue::from_str(accept).unwrap());
+        request.headers.insert("accept", HeaderValue::from_str(accept).unwrap());
     }
-    cluster.api.handle(call).await
+    cluster.api.handle(request).await
 }
 
 fn bytes(reply: &Reply) -> &[u8] {
@@ -42,7 +42,7 @@ fn json_of(reply: &Reply) -> Value {
 }
 
 #[tokio::test]
-async fn a_watch_lasts_at_most_as_long_as_a_clock_can_express() {
+async fn watch_duration_is_limited_to_a_year() {
     let cluster = Cluster::new().await;
     for seconds in ["9223372036854775807", "9223372036854775806", "1"] {
         let path = format!("{PODS}?watch=1&timeoutSeconds={seconds}");
@@ -109,7 +109,7 @@ async fn an_empty_dry_run_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_timeout_that_is_no_duration_is_refused() {
+async fn invalid_timeout_is_rejected() {
     let cluster = Cluster::new().await;
     for path in [PODS, "/version", "/healthz", "/api/v1/nope"] {
         let (status, answer) =
@@ -125,13 +125,13 @@ async fn a_timeout_that_is_no_duration_is_refused() {
         let path = format!("{PODS}?timeout={text}");
         assert_eq!(cluster.send(Method::GET, &path, Value::Null).await.0, 200, "{text}");
     }
-    // A watch lasts as long as its client wants and is not asked.
+    // Watches are long-running, so their timeout is not checked.
     let watch = format!("{PODS}?watch=1&timeoutSeconds=1&timeout=invalid");
     assert_eq!(cluster.reply(Method::GET, &watch, Value::Null).await.status, 200);
 }
 
 #[tokio::test]
-async fn paths_without_a_resource_are_not_found_whatever_the_method() {
+async fn unknown_paths_are_not_found_for_any_method() {
     let cluster = Cluster::new().await;
     for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
         for (path, is_status) in [
@@ -154,7 +154,7 @@ async fn paths_without_a_resource_are_not_found_whatever_the_method() {
         if method == Method::GET {
             continue;
         }
-        // Documents of upstream's router have a method; those of its aggregator do not look at it. A
+        // Documents of upstream's router accept one method; those of its aggregator accept any. A
         // pod is created in a namespace that the path names.
         for path in ["/api", "/api/v1", "/apis/apps/v1", "/version"] {
             let reply = accepting(&cluster, "", method.clone(), path, &json!({})).await;
@@ -172,7 +172,7 @@ async fn paths_without_a_resource_are_not_found_whatever_the_method() {
 }
 
 #[tokio::test]
-async fn a_kind_without_a_table_refuses_to_be_one() {
+async fn kind_without_a_table_rejects_table_requests() {
     let cluster = Cluster::new().await;
     let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -196,7 +196,7 @@ async fn a_kind_without_a_table_refuses_to_be_one() {
 }
 
 #[tokio::test]
-async fn discovery_and_openapi_come_in_the_media_type_that_is_asked_for() {
+async fn discovery_and_openapi_use_the_accepted_media_type() {
     let cluster = Cluster::new().await;
     let aggregated = "as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io";
     let named =
@@ -240,7 +240,7 @@ async fn discovery_and_openapi_come_in_the_media_type_that_is_asked_for() {
             assert!(bytes(&reply).starts_with(b"k8s\0"), "{path} {accept}");
         }
     }
-    // The router of upstream and its aggregator refuse in different words.
+    // Upstream's router and its aggregator have different messages.
     let refused = |path: &'static str| {
         let cluster = &cluster;
         async move {
@@ -253,7 +253,7 @@ async fn discovery_and_openapi_come_in_the_media_type_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn metrics_come_as_text_or_as_protobuf() {
+async fn metrics_are_served_as_text_or_protobuf() {
     let cluster = Cluster::new().await;
     let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
                     encoding=delimited;q=0.7,text/plain;version=0.0.4;q=0.3";
@@ -279,7 +279,7 @@ async fn metrics_come_as_text_or_as_protobuf() {
 }
 
 #[tokio::test]
-async fn a_resource_that_is_not_served_is_forbidden_before_it_is_not_found() {
+async fn unserved_resource_is_forbidden_before_not_found() {
     let cluster = Cluster::new().await;
     let nobody = User::member("nobody", "other");
     let path = "/apis/nope.example.com/v1/namespaces/default/things/t";

@@ -1,4 +1,4 @@
-//! Admission plug-ins that are switched off: what they did is not done any more.
+//! Disabled admission plugins no longer have an effect.
 
 use apiserver::{Options, Plugin, Plugins};
 use http::Method;
@@ -8,7 +8,7 @@ use crate::{Cluster, pod};
 
 const NAMESPACE: &str = "/api/v1/namespaces/a";
 
-/// Makes what a plug-in goes by.
+/// Creates the objects that a plugin depends on.
 async fn set_up(cluster: &Cluster, plugin: Plugin) {
     match plugin {
         Plugin::LimitRanger => {
@@ -21,7 +21,7 @@ async fn set_up(cluster: &Cluster, plugin: Plugin) {
             let (hard, used) = (json!({"pods": "1"}), json!({"pods": "1"}));
             let quota = json!({"metadata": {"name": "x"}, "spec": {"hard": hard}});
             cluster.create(&quotas, quota).await;
-            // No loop counts here.
+            // There is no quota controller here.
             let status = json!({"status": {"hard": hard, "used": used}});
             let (code, answer) =
                 cluster.send(Method::PATCH, &format!("{quotas}/x/status"), status).await;
@@ -31,7 +31,7 @@ async fn set_up(cluster: &Cluster, plugin: Plugin) {
     }
 }
 
-/// A pod that a plug-in refuses.
+/// A pod that a plugin rejects.
 fn refused(plugin: Plugin) -> Value {
     let mut pod = pod("p");
     let spec = &mut pod["spec"];
@@ -48,7 +48,7 @@ fn refused(plugin: Plugin) -> Value {
     pod
 }
 
-/// How a server with these plug-ins answers a pod that one of them refuses.
+/// Returns the response of a server with these plugins to a pod that one of them rejects.
 async fn answered(plugins: Plugins, plugin: Plugin) -> (u16, Value) {
     let cluster = Cluster::with(Options { plugins, ..Options::default() }).await;
     let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
@@ -61,7 +61,7 @@ async fn answered(plugins: Plugins, plugin: Plugin) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn what_a_plugin_refuses_is_let_in_without_it() {
+async fn disabled_plugin_rejects_nothing() {
     for plugin in [
         Plugin::LimitRanger,
         Plugin::ServiceAccount,
@@ -87,7 +87,7 @@ async fn tolerations_are_added_unless_their_plugin_is_off() {
 }
 
 #[tokio::test]
-async fn namespaces_are_looked_after_whatever_is_switched_off() {
+async fn namespace_lifecycle_cannot_be_disabled() {
     let plugins = Plugins::default().without(Plugin::NamespaceLifecycle);
     let plugins = plugins.without(Plugin::ServiceAccount);
     let cluster = Cluster::with(Options { plugins, ..Options::default() }).await;
@@ -96,7 +96,7 @@ async fn namespaces_are_looked_after_whatever_is_switched_off() {
 }
 
 #[tokio::test]
-async fn a_pod_tells_where_its_node_is_unless_the_plugin_for_it_is_off() {
+async fn topology_labels_are_added_unless_disabled() {
     const ZONE: &str = "topology.kubernetes.io/zone";
     for (plugins, expected) in [
         (Plugins::default(), json!({ZONE: "z", "a": "b"})),

@@ -1,5 +1,5 @@
-//! Pods and what other objects have a say in: bindings, evictions and their budgets, and which of
-//! several refusals is told.
+//! Pods and related objects: bindings, evictions and their budgets, and the order of several
+//! errors.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn eviction(meta: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_binding_and_an_eviction_name_their_pod_and_its_namespace() {
+async fn binding_and_eviction_must_name_their_pod() {
     let cluster = Cluster::new().await;
     cluster.create(PODS, pod("p")).await;
     let other = "the namespace of the provided object does not match the namespace sent on the \
@@ -43,7 +43,7 @@ async fn a_binding_and_an_eviction_name_their_pod_and_its_namespace() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_bound_is_nominated_for_no_node() {
+async fn binding_removes_the_nomination() {
     let cluster = Cluster::new().await;
     cluster.create(PODS, pod("p")).await;
     let nominated = json!({"status": {"nominatedNodeName": "m"}});
@@ -55,7 +55,7 @@ async fn a_pod_that_is_bound_is_nominated_for_no_node() {
     assert_eq!(bound["status"]["nominatedNodeName"], Value::Null);
 }
 
-/// A server with a running pod on a node, and a budget of that name that protects it.
+/// A server with a running pod on a node, and a budget of the same name that protects it.
 async fn protected(ready: bool, spec: Value, status: Value) -> Cluster {
     let cluster = Cluster::new().await;
     let mut running = pod("p");
@@ -94,7 +94,7 @@ fn counted(allowed: i64) -> Value {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_not_ready_may_go_where_its_budget_says_so() {
+async fn unready_pod_is_evicted_if_its_budget_allows() {
     let one = || json!({"minAvailable": 1});
     let always = || json!({"minAvailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"});
     for (ready, spec, expected) in
@@ -106,7 +106,7 @@ async fn a_pod_that_is_not_ready_may_go_where_its_budget_says_so() {
 }
 
 #[tokio::test]
-async fn a_budget_that_is_spent_says_so() {
+async fn exhausted_budget_sets_its_condition() {
     let cluster = protected(true, json!({"minAvailable": 1}), counted(1)).await;
     assert_eq!(evict(&cluster).await.0, 201);
     let spent = cluster.get(&format!("{BUDGETS}/p")).await;
@@ -120,7 +120,7 @@ async fn a_budget_that_is_spent_says_so() {
 }
 
 #[tokio::test]
-async fn a_budget_says_why_it_lets_no_pod_go() {
+async fn budget_reports_why_eviction_is_denied() {
     let no = "The disruption budget p does not allow evicting pods currently";
     for (healthy, reason, message, said) in [
         (0, "SyncFailed", "no scale", format!("{no} because it failed sync: no scale")),
@@ -158,7 +158,7 @@ async fn a_pod_with_two_budgets_is_not_evicted() {
 }
 
 #[tokio::test]
-async fn of_several_refusals_the_one_that_is_asked_for_first_is_told() {
+async fn first_of_several_errors_is_reported() {
     let cluster = Cluster::new().await;
     let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
     let namespace = json!({"metadata": {"name": "strict", "labels": labels}});
@@ -200,7 +200,7 @@ async fn of_several_refusals_the_one_that_is_asked_for_first_is_told() {
 }
 
 #[tokio::test]
-async fn options_of_a_log_or_a_stream_that_cannot_be_read_are_refused_first() {
+async fn invalid_log_and_stream_options_are_rejected_first() {
     let cluster = Cluster::new().await;
     for (path, said) in [
         (
@@ -220,7 +220,7 @@ async fn options_of_a_log_or_a_stream_that_cannot_be_read_are_refused_first() {
 }
 
 #[tokio::test]
-async fn who_is_refused_is_warned_too() {
+async fn rejected_requests_include_warnings() {
     let cluster = Cluster::new().await;
     let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
     let namespace = json!({"metadata": {"name": "strict", "labels": labels}});
@@ -242,7 +242,7 @@ async fn who_is_refused_is_warned_too() {
     refused["spec"]["odd"] = 1.into();
     let unknown = "unknown field \"spec.odd\"";
     check(Method::POST, pods, refused.clone(), 403, &[unknown, old]).await;
-    // What is invalid is looked at no further.
+    // Invalid objects are not checked further.
     refused["spec"]["restartPolicy"] = "Sometimes".into();
     check(Method::POST, pods, refused, 422, &[unknown]).await;
     cluster.create(pods, pod("q")).await;
@@ -256,7 +256,7 @@ async fn who_is_refused_is_warned_too() {
 }
 
 #[tokio::test]
-async fn projected_sources_that_a_node_may_not_serve_are_kept_and_validated() {
+async fn unsupported_projected_sources_are_kept_and_validated() {
     let cluster = Cluster::new().await;
     let pods = "/api/v1/namespaces/default/pods";
     let with = |name: &str, source: Value| {
@@ -303,7 +303,7 @@ async fn projected_sources_that_a_node_may_not_serve_are_kept_and_validated() {
 }
 
 #[tokio::test]
-async fn a_pod_that_gets_a_deadline_is_charged_to_the_quota_of_pods_that_have_one() {
+async fn added_deadline_charges_the_terminating_quota() {
     let cluster = Cluster::new().await;
     let pods = "/api/v1/namespaces/default/pods";
     let quotas = "/api/v1/namespaces/default/resourcequotas";
@@ -332,7 +332,7 @@ async fn a_pod_that_gets_a_deadline_is_charged_to_the_quota_of_pods_that_have_on
                    limited: pods=1";
     assert_eq!(answer["message"], message);
     assert!(cluster.get(&format!("{pods}/b")).await["spec"].get("activeDeadlineSeconds").is_none());
-    // What is within the scope already is not charged again.
+    // A pod that is already within the scope is not charged again.
     let sooner = json!({"spec": {"activeDeadlineSeconds": 30}});
     assert_eq!(cluster.send(Method::PATCH, &format!("{pods}/a"), sooner).await.0, 200);
     assert_eq!(used().await, "1");

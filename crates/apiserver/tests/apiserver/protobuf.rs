@@ -1,8 +1,8 @@
-//! Kubernetes' protobuf, in and out: always compared with what JSON says of the same object.
+//! Kubernetes' protobuf as input and output, always compared with JSON of the same object.
 
 use std::time::Duration;
 
-use apiserver::{Body, Call, Caller, Query, Reply, User};
+use apiserver::{Body, Caller, Query, Reply, Request, User};
 use http::{HeaderMap, HeaderValue, Method};
 use objects::protobuf::{self, Envelope};
 use objects::schema::Schema;
@@ -14,7 +14,7 @@ use super::{Cluster, pod};
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// The bytes kubectl would send for an object.
+/// The bytes that kubectl would send for an object.
 fn bytes_of(object: &Value) -> Vec<u8> {
     let schema = Schema::served();
     let name = |field: &str| object[field].as_str().unwrap();
@@ -22,7 +22,7 @@ fn bytes_of(object: &Value) -> Vec<u8> {
     Envelope::write(schema, id, object).unwrap()
 }
 
-/// An enveloped object as the JSON it stands for.
+/// Decodes an enveloped object to JSON.
 fn object_of(bytes: &[u8]) -> Value {
     let schema = Schema::served();
     let envelope = Envelope::read(bytes).unwrap();
@@ -40,7 +40,7 @@ async fn ask(cluster: &Cluster, method: Method, path: &str, accept: &str, body: 
     headers.insert("accept", HeaderValue::from_str(accept).unwrap());
     headers.insert("content-type", HeaderValue::from_static(PROTOBUF));
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    let call = Call {
+    let request = Request {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
@@ -49,7 +49,7 @@ async fn ask(cluster: &Cluster, method: Method, path: &str, accept: &str, body: 
         caller: Caller::Known(User::member("admin", "system:masters")),
         source: None,
     };
-    cluster.api.handle(call).await
+    cluster.api.handle(request).await
 }
 
 async fn whole(body: Body) -> Vec<u8> {
@@ -65,7 +65,7 @@ async fn whole(body: Body) -> Vec<u8> {
     }
 }
 
-/// Asks in protobuf for protobuf.
+/// Sends and accepts protobuf.
 async fn send(cluster: &Cluster, method: Method, path: &str, body: Vec<u8>) -> (u16, Value) {
     let reply =
         ask(cluster, method, path, "application/vnd.kubernetes.protobuf,application/json", body)
@@ -75,7 +75,7 @@ async fn send(cluster: &Cluster, method: Method, path: &str, body: Vec<u8>) -> (
 }
 
 #[tokio::test]
-async fn an_object_sent_in_protobuf_is_the_object_sent_in_json() {
+async fn protobuf_object_equals_the_json_object() {
     let cluster = Cluster::new().await;
     let secret = |name: &str| {
         json!({
@@ -139,7 +139,7 @@ async fn an_object_is_updated_and_deleted_in_protobuf() {
 }
 
 #[tokio::test]
-async fn a_list_in_protobuf_has_what_the_list_in_json_has() {
+async fn protobuf_list_equals_the_json_list() {
     let cluster = Cluster::new().await;
     let (_, empty) = send(&cluster, Method::GET, PODS, vec![]).await;
     assert_eq!((&empty["kind"], &empty["items"]), (&json!("PodList"), &Value::Null));
@@ -159,7 +159,7 @@ async fn a_list_in_protobuf_has_what_the_list_in_json_has() {
 }
 
 #[tokio::test]
-async fn metadata_alone_goes_out_in_protobuf_and_tables_do_not() {
+async fn protobuf_supports_partial_metadata_but_no_tables() {
     let cluster = Cluster::new().await;
     let created = cluster.create(PODS, pod("a")).await;
     let partial = format!("{PROTOBUF};as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
@@ -192,7 +192,7 @@ async fn metadata_alone_goes_out_in_protobuf_and_tables_do_not() {
     assert_eq!((reply.status.as_u16(), reply.content_type), (200, "application/json"));
 }
 
-/// The next frame of a watch: the change, and the object.
+/// Returns the next frame of a watch: the event type and the object.
 async fn next(chunks: &mut mpsc::Receiver<bytes::Bytes>, rest: &mut Vec<u8>) -> (String, Value) {
     loop {
         if let Some((length, after)) = rest.split_first_chunk::<4>() {
@@ -200,7 +200,8 @@ async fn next(chunks: &mut mpsc::Receiver<bytes::Bytes>, rest: &mut Vec<u8>) -> 
             if after.len() >= length {
                 let frame = after[..length].to_vec();
                 rest.drain(..4 + length);
-                // WatchEvent { type = 1, object = 2 { raw = 1 } }, all lengths written by us.
+                // WatchEvent { type = 1, object = 2 { raw = 1 } }, with lengths written by this
+                // server.
                 let (change, object) = frame.split_at(2 + usize::from(frame[1]));
                 let change = String::from_utf8(change[2..].to_vec()).unwrap();
                 let magic = object.windows(4).position(|window| window == b"k8s\0").unwrap();
@@ -213,7 +214,7 @@ async fn next(chunks: &mut mpsc::Receiver<bytes::Bytes>, rest: &mut Vec<u8>) -> 
 }
 
 #[tokio::test]
-async fn a_watch_in_protobuf_tells_what_one_in_json_tells() {
+async fn protobuf_watch_equals_the_json_watch() {
     let cluster = Cluster::new().await;
     let first = cluster.create(PODS, pod("a")).await;
     let accept = format!("{PROTOBUF};stream=watch,application/json;stream=watch");
@@ -240,7 +241,7 @@ async fn a_watch_in_protobuf_tells_what_one_in_json_tells() {
 }
 
 #[tokio::test]
-async fn reviews_evictions_and_discovery_speak_protobuf() {
+async fn reviews_evictions_and_discovery_support_protobuf() {
     let cluster = Cluster::new().await;
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
@@ -262,7 +263,7 @@ async fn reviews_evictions_and_discovery_speak_protobuf() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_by_name_and_unknown_fields_are_not_lost_silently() {
+async fn unreadable_protobuf_and_unknown_fields_are_reported() {
     let cluster = Cluster::new().await;
     let (status, refused) = send(&cluster, Method::GET, &format!("{PODS}/none"), vec![]).await;
     assert_eq!((status, &refused["reason"]), (404, &json!("NotFound")));
@@ -305,7 +306,7 @@ async fn what_cannot_be_read_is_refused_by_name_and_unknown_fields_are_not_lost_
         (reply.status.as_u16(), reply.warnings),
         (201, vec!["unknown protobuf field 20".to_owned()])
     );
-    // Patches have notations of their own.
+    // Patches have their own media types.
     let (status, refused) =
         send(&cluster, Method::PATCH, &format!("{PODS}/a"), bytes_of(&pod("a"))).await;
     assert_eq!((status, &refused["reason"]), (415, &json!("UnsupportedMediaType")));

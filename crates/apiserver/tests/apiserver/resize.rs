@@ -1,4 +1,4 @@
-//! Resizing a pod that is on a node.
+//! Resizing a pod on a node.
 
 use http::Method;
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::{Cluster, pod};
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[tokio::test]
-async fn a_pod_is_not_resized_to_more_than_its_node_has_for_pods() {
+async fn resize_is_limited_by_allocatable_resources() {
     let cluster = Cluster::new().await;
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
@@ -30,14 +30,14 @@ async fn a_pod_is_not_resized_to_more_than_its_node_has_for_pods() {
     assert_eq!(answer["details"]["causes"], json!([{"reason": "NodeCapacity"}]));
     let stored = cluster.get(&format!("{PODS}/p")).await;
     assert_eq!(stored["spec"]["containers"][0]["resources"]["requests"]["cpu"], "100m");
-    // As much as there is, whoever has it now.
+    // All allocatable resources, regardless of other pods.
     resized["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1700m".into();
     let (code, answer) = cluster.send(Method::PUT, &path, resized).await;
     assert_eq!(code, 200, "{answer}");
 }
 
 #[tokio::test]
-async fn a_pod_on_a_node_that_is_not_there_is_not_resized() {
+async fn resize_needs_an_existing_node() {
     let cluster = Cluster::new().await;
     let mut bound = pod("p");
     bound["spec"]["nodeName"] = "gone".into();
@@ -45,7 +45,7 @@ async fn a_pod_on_a_node_that_is_not_there_is_not_resized() {
     cluster.create(PODS, bound).await;
     let mut resized = cluster.get(&format!("{PODS}/p")).await;
     let path = format!("{PODS}/p/resize");
-    // Nothing changes, so nobody is asked.
+    // Nothing changes, so the node is not checked.
     let (code, answer) = cluster.send(Method::PUT, &path, resized.clone()).await;
     assert_eq!(code, 200, "{answer}");
     resized["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "200m".into();
@@ -55,7 +55,7 @@ async fn a_pod_on_a_node_that_is_not_there_is_not_resized() {
 }
 
 #[tokio::test]
-async fn a_resize_is_given_what_the_limit_ranges_have_for_it() {
+async fn resize_gets_limit_range_defaults() {
     let cluster = Cluster::new().await;
     let mut burstable = pod("p");
     burstable["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});

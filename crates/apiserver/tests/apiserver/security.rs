@@ -1,4 +1,4 @@
-//! What must not get in: over TLS, as strangers and as agents would try.
+//! Requests that must be rejected: over TLS, by anonymous clients and by agents.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Served {
         let cluster = Cluster::with(options).await;
         let authority = certificates::authority("test").unwrap();
         let server = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
-        let limits = Limits { patience: Duration::from_secs(3), ..Limits::default() };
+        let limits = Limits { handshake_timeout: Duration::from_secs(3), ..Limits::default() };
         let any = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(any, &server, &authority.certificate, limits).await.unwrap();
         let address = listener.address().unwrap();
@@ -45,7 +45,7 @@ impl Served {
         Served { _cluster: cluster, authority, address, _stop: stop }
     }
 
-    /// Sends bytes over TLS and gives everything that comes back.
+    /// Sends bytes over TLS and returns the response.
     async fn raw(&self, client: Option<&Pair>, bytes: &[u8]) -> std::io::Result<String> {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(self.authority.certificate.as_bytes()).unwrap();
@@ -87,7 +87,7 @@ fn status(answer: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn strangers_see_health_and_version_and_nothing_else() {
+async fn anonymous_clients_may_read_health_and_version_only() {
     let served = Served::new().await;
     for path in ["/healthz", "/livez", "/readyz", "/version", "/version/"] {
         assert_eq!(status(&served.get(path, "").await), 200, "{path}");
@@ -104,7 +104,7 @@ async fn strangers_see_health_and_version_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn only_certificates_of_our_own_authority_are_somebody() {
+async fn only_our_authority_authenticates_clients() {
     let served = Served::new().await;
     let request = b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     let ours = certificates::client(&served.authority, "root", "system:masters").unwrap();
@@ -115,7 +115,7 @@ async fn only_certificates_of_our_own_authority_are_somebody() {
 }
 
 #[tokio::test]
-async fn what_is_too_big_too_slow_or_no_http_is_turned_away() {
+async fn oversized_slow_and_non_http_requests_are_rejected() {
     let served = Served::new().await;
     let huge = 4 * 1024 * 1024;
     let mut request = format!(
@@ -123,16 +123,16 @@ async fn what_is_too_big_too_slow_or_no_http_is_turned_away() {
     )
     .into_bytes();
     request.resize(request.len() + huge, b' ');
-    // The server may close before all of it is sent.
+    // The server may close the connection before all bytes are sent.
     if let Ok(answer) = served.raw(None, &request).await {
         assert_eq!(status(&answer), 413, "{answer}");
     }
-    // Headers that never end.
+    // Endless headers.
     let answer = served.raw(None, b"GET / HTTP/1.1\r\nhost: x\r\n").await;
     assert!(answer.is_err() || matches!(status(&answer.unwrap()), 0 | 408));
     let answer = served.raw(None, b"\x00\x01\x02 nonsense\r\n\r\n").await;
     assert!(answer.is_err() || matches!(status(&answer.unwrap()), 0 | 400));
-    // Plain HTTP where TLS is spoken.
+    // Plain HTTP on a TLS port.
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
@@ -171,7 +171,7 @@ async fn as_user(api: &Api, user: &User, method: Method, path: &str, body: Value
 }
 
 #[tokio::test]
-async fn viewers_look_and_do_not_touch() {
+async fn viewers_may_only_read() {
     let cluster = Cluster::new().await;
     cluster.create("/api/v1/namespaces/default/pods", pod("p")).await;
     let viewer = User::member("v", VIEWERS);
@@ -185,7 +185,7 @@ async fn viewers_look_and_do_not_touch() {
 }
 
 #[tokio::test]
-async fn an_agent_reaches_its_own_node_its_pods_and_what_they_use() {
+async fn agent_reaches_its_node_its_pods_and_their_references() {
     let cluster = Cluster::new().await;
     let api = &cluster.api;
     for name in ["n1", "n2"] {
@@ -223,7 +223,7 @@ async fn an_agent_reaches_its_own_node_its_pods_and_what_they_use() {
 }
 
 #[tokio::test]
-async fn a_node_is_refused_in_upstreams_words() {
+async fn node_denials_have_upstreams_messages() {
     let cluster = Cluster::new().await;
     let api = &cluster.api;
     let owner =

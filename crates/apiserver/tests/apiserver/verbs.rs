@@ -1,10 +1,10 @@
-//! What lists, watches, updates and deletions are told, whatever they are about.
+//! Lists, watches, updates and deletions of any kind.
 
 use super::*;
 
 const NAMESPACE: &str = "/api/v1/namespaces/default";
 
-/// Sends with headers of its own.
+/// Sends a request with its own headers.
 async fn send_with(
     cluster: &Cluster,
     method: Method,
@@ -15,7 +15,7 @@ async fn send_with(
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let mut headers = HeaderMap::new();
     headers.insert(header.0, HeaderValue::from_static(header.1));
-    let call = Call {
+    let request = Request {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
@@ -24,12 +24,12 @@ async fn send_with(
         caller: Caller::Known(User::member("admin", "system:masters")),
         source: None,
     };
-    let reply = cluster.api.handle(call).await;
+    let reply = cluster.api.handle(request).await;
     let status = reply.status.as_u16();
     (status, serde_json::from_slice(&whole(reply.body).await).unwrap_or_default())
 }
 
-/// All of an answer.
+/// Returns a complete response.
 async fn whole(body: Body) -> Vec<u8> {
     let mut bytes = Vec::new();
     match body {
@@ -43,9 +43,9 @@ async fn whole(body: Body) -> Vec<u8> {
     bytes
 }
 
-/// A watch that is under way.
+/// An open watch.
 async fn watch(cluster: &Cluster, query: &str) -> Body {
-    let call = Call {
+    let request = Request {
         method: Method::GET,
         path: format!("{NAMESPACE}/configmaps"),
         query: Query::parse(query),
@@ -54,12 +54,12 @@ async fn watch(cluster: &Cluster, query: &str) -> Body {
         caller: Caller::Known(User::member("admin", "system:masters")),
         source: None,
     };
-    let reply = cluster.api.handle(call).await;
+    let reply = cluster.api.handle(request).await;
     assert_eq!(reply.status.as_u16(), 200, "{query}");
     reply.body
 }
 
-/// The events of a watch until it ends.
+/// Returns the events of a watch until it ends.
 async fn events(watch: Body) -> Vec<Value> {
     let bytes = whole(watch).await;
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -100,7 +100,7 @@ async fn options_of_lists_and_watches_fit_together() {
     .await;
     check("watch=1&sendInitialEvents=true", 422, requires).await;
     check("watch=1&sendInitialEvents=", 422, requires).await;
-    // A watch from the start has a match of its own.
+    // A watch without a version has its own rules for resourceVersionMatch.
     check("watch=1&continue=x", 422, going_on).await;
     check(
         &format!("sendInitialEvents=true&continue=x&{newer}"),
@@ -113,7 +113,7 @@ async fn options_of_lists_and_watches_fit_together() {
 }
 
 #[tokio::test]
-async fn who_takes_any_version_takes_it_whole() {
+async fn list_at_any_version_ignores_the_limit() {
     let cluster = Cluster::new().await;
     for name in ["a", "b", "c"] {
         let body = json!({"metadata": {"name": name}});
@@ -131,7 +131,7 @@ async fn who_takes_any_version_takes_it_whole() {
 }
 
 #[tokio::test]
-async fn a_watch_begins_where_it_is_asked_to() {
+async fn watch_begins_at_the_requested_version() {
     let cluster = Cluster::new().await;
     let body = json!({"metadata": {"name": "a"}});
     cluster.create(&format!("{NAMESPACE}/configmaps"), body).await;
@@ -143,7 +143,7 @@ async fn a_watch_begins_where_it_is_asked_to() {
         ("", &["ADDED"] as &[&str]),
         ("&allowWatchBookmarks=true", &["ADDED", "BOOKMARK"]),
         ("&allowWatchBookmarks=true&resourceVersion=0", &["ADDED", "BOOKMARK"]),
-        // What is yet to come cannot be told, and is waited for.
+        // A future version has no initial state, so the watch waits for it.
         ("&resourceVersion=999999", &[]),
         (
             "&resourceVersion=999999&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
@@ -170,7 +170,7 @@ async fn a_watch_begins_where_it_is_asked_to() {
 }
 
 #[tokio::test]
-async fn nothing_new_is_put_where_no_namespace_takes_it() {
+async fn objects_need_an_active_namespace() {
     let cluster = Cluster::new().await;
     cluster.create("/api/v1/namespaces", json!({"metadata": {"name": "gone"}})).await;
     cluster.send(Method::DELETE, "/api/v1/namespaces/gone", Value::Null).await;
@@ -194,7 +194,7 @@ async fn nothing_new_is_put_where_no_namespace_takes_it() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_seen_going_even_if_nothing_holds_it() {
+async fn namespace_terminates_visibly_without_finalizers() {
     let cluster = Cluster::new().await;
     let path = "/api/v1/namespaces/n";
     let bare = json!({"metadata": {"name": "n"}, "spec": {"finalizers": []}});
@@ -207,7 +207,7 @@ async fn a_namespace_is_seen_going_even_if_nothing_holds_it() {
     let (status, gone) = cluster.send(Method::DELETE, path, Value::Null).await;
     assert_eq!((status, gone["status"].as_str()), (200, Some("Success")), "{gone}");
     assert_eq!(cluster.send(Method::GET, path, Value::Null).await.0, 404);
-    // What becomes of its dependents is said once.
+    // The propagation policy may be given only once.
     cluster.create("/api/v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     cluster.send(Method::DELETE, path, Value::Null).await;
     let orphan = format!("{path}?propagationPolicy=Orphan");
@@ -237,7 +237,7 @@ async fn deployed(cluster: &Cluster, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_scale_is_shown_as_asked_for() {
+async fn scale_is_served_in_the_accepted_format() {
     let cluster = Cluster::new().await;
     let at = format!("{}/scale", deployed(&cluster, "d").await);
     let get = async |accept| send_with(&cluster, Method::GET, &at, accept, &Value::Null).await.1;
@@ -296,14 +296,14 @@ async fn a_scale_can_be_applied() {
 }
 
 #[tokio::test]
-async fn options_of_a_deletion_come_in_any_notation() {
+async fn delete_options_accept_any_media_type() {
     let cluster = Cluster::new().await;
     let path = format!("{NAMESPACE}/configmaps");
     cluster.create(&path, json!({"metadata": {"name": "c"}})).await;
     let delete = async |media: &'static str, body: &str| {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static(media));
-        let call = Call {
+        let request = Request {
             method: Method::DELETE,
             path: format!("{path}/c"),
             query: Query::default(),
@@ -312,7 +312,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             caller: Caller::Known(User::member("admin", "system:masters")),
             source: None,
         };
-        cluster.api.handle(call).await.status.as_u16()
+        cluster.api.handle(request).await.status.as_u16()
     };
     let options = "kind: DeleteOptions\napiVersion: v1\n";
     assert_eq!(delete("text/plain", options).await, 415);
@@ -322,10 +322,10 @@ async fn options_of_a_deletion_come_in_any_notation() {
     assert_eq!(delete("application/yaml", &dry).await, 200);
     assert_eq!(delete("application/yaml", options).await, 200);
     assert_eq!(delete("application/yaml", options).await, 404);
-    // Who clears away jobs is told of their pods.
+    // Deleting jobs warns about their pods.
     let jobs = "/apis/batch/v1/namespaces/default/jobs";
     let warned = async |query: &str| {
-        let call = Call {
+        let request = Request {
             method: Method::DELETE,
             path: jobs.to_owned(),
             query: Query::parse(query),
@@ -334,17 +334,17 @@ async fn options_of_a_deletion_come_in_any_notation() {
             caller: Caller::Known(User::member("admin", "system:masters")),
             source: None,
         };
-        cluster.api.handle(call).await.warnings.len()
+        cluster.api.handle(request).await.warnings.len()
     };
     assert_eq!((warned("").await, warned("propagationPolicy=Background").await), (1, 0));
-    // A collection is chosen as a list is.
+    // A collection is selected like a list.
     let all = format!("{path}?resourceVersionMatch=Exact");
     let (status, answer) = cluster.send(Method::DELETE, &all, Value::Null).await;
     assert_eq!((status, &answer["details"]["kind"]), (422, &json!("ListOptions")));
 }
 
 #[tokio::test]
-async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
+async fn unsupported_media_types_are_rejected() {
     let cluster = Cluster::new().await;
     let maps = format!("{NAMESPACE}/configmaps");
     let get = async |path: &str, accept: &'static str| {
@@ -368,7 +368,7 @@ async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
     assert_eq!(get(&format!("{maps}?watch=1"), "application/yaml").await.0, 406);
     assert_eq!(get("/version", "application/yaml").await.0, 406);
     assert_eq!(get("/version", "application/json, */*").await.0, 200);
-    // What a path does not have is told before how it would be answered.
+    // A missing path is reported before an unaccepted format.
     let refused = ("accept", "text/html");
     let (status, _) = send_with(&cluster, Method::PUT, &maps, refused, &Value::Null).await;
     assert_eq!(status, 405);
@@ -387,7 +387,7 @@ async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_is_refused_hears_what_was_noticed_before() {
+async fn errors_include_earlier_warnings() {
     let cluster = Cluster::new().await;
     let send = async |method: Method, path: &str, body: &Value| {
         let media = match method {
@@ -396,7 +396,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
         };
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static(media));
-        let call = Call {
+        let request = Request {
             method,
             path: path.to_owned(),
             query: Query::default(),
@@ -405,7 +405,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
             caller: Caller::Known(User::member("admin", "system:masters")),
             source: None,
         };
-        let reply = cluster.api.handle(call).await;
+        let reply = cluster.api.handle(request).await;
         (reply.status.as_u16(), reply.warnings)
     };
     let pods = format!("{NAMESPACE}/pods");
@@ -416,7 +416,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
     old["spec"]["nodeSelector"] = json!({"beta.kubernetes.io/os": "linux"});
     let (status, warnings) = send(Method::POST, &pods, &old).await;
     assert_eq!((status, warnings.len()), (201, 1));
-    // That it is there already is found after the rest.
+    // The name conflict is found after all other errors.
     assert_eq!(send(Method::POST, &pods, &old).await, (409, warnings));
     let patch = json!({"data": {"a b": "c"}, "dat": 1});
     let maps = format!("{NAMESPACE}/configmaps");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args;
 use client::kind::{NODES, PODS};
-use client::{Client, Kubeconfig, Patience, Remote, Scope};
+use client::{Client, Kubeconfig, Remote, Scope, Timeouts};
 use cri::Endpoint;
 use objects::{FeatureGates, Gate, KubeletConfig};
 use placement::{Bytes, Machine};
@@ -340,7 +340,7 @@ fn running_pods(dir: &Path) -> Option<usize> {
 pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Client> {
     let config = Kubeconfig::read(kubeconfig)
         .map_err(|error| BadInput(error.to_string().lines().map(str::to_owned).collect()))?;
-    let remote = Remote::new(config, name, Patience::default())?;
+    let remote = Remote::new(config, name, Timeouts::default())?;
     Ok(Client::new(Arc::new(remote), name))
 }
 

@@ -1,5 +1,5 @@
-//! Looking after the store of a control plane: opening it with what has to be reported, forgetting
-//! history, and reports of a full disk.
+//! The store of a control plane: opens it with a remedy for errors, and compacts its history. The store
+//! itself logs recovery and a full disk.
 //!
 //! Decides when to compact ([`History`]); the store does it.
 
@@ -20,9 +20,6 @@ const HISTORY_BYTES: u64 = 256 << 20;
 /// Between two looks at how much history there is.
 const HISTORY_LOOK: Duration = Duration::from_secs(10);
 
-/// Between two looks whether the disk is full.
-const SPACE_LOOK: Duration = Duration::from_secs(1);
-
 /// Kept free for deletions and for compaction: some thousands of objects.
 const RESERVE_BYTES: u64 = 16 << 20;
 
@@ -34,11 +31,11 @@ pub(crate) fn raise_limits() {
     }
 }
 
-/// Opens the store of a data directory, and logs what a crash has cost.
+/// Opens the store of a data directory. An error names the remedy.
 pub(super) fn open(data_dir: &Path) -> Result<Store> {
     let path = data_dir.join("store");
     let options = Options { reserve_bytes: RESERVE_BYTES, ..Options::default() };
-    let store = Store::open(&path, options).map_err(|error| {
+    Store::open(&path, options).map_err(|error| {
         let remedy = match &error {
             OpenError::Missing(_)
             | OpenError::NotAStore { .. }
@@ -51,54 +48,7 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
         };
         anyhow::Error::new(error)
             .context(format!("cannot open the store {}{remedy}", path.display()))
-    })?;
-    if let Some(dropped) = store.dropped() {
-        let file = dropped.path.display().to_string();
-        let (offset, bytes, records) = (dropped.offset, dropped.bytes, dropped.records);
-        tracing::warn!(
-            file,
-            offset,
-            bytes,
-            records,
-            "dropped the store's last write, which a crash had cut short; it was not acknowledged"
-        );
-    }
-    Ok(store)
-}
-
-/// Logs when the disk becomes full, and when there is space again.
-pub(super) async fn report_space(store: Store) {
-    let mut was_full = false;
-    loop {
-        let health = store.health();
-        match (&health.full, was_full) {
-            (Some(error), false) => {
-                let why = error_chain(error);
-                tracing::error!(
-                    why,
-                    "the store's disk is full; writes are refused until there is space; objects can \
-                     still be deleted"
-                );
-            }
-            (None, true) => {
-                let refused = health.refused;
-                tracing::info!(refused, "the store's disk has space again; writes work");
-            }
-            _ => {}
-        }
-        was_full = health.full.is_some();
-        tokio::time::sleep(SPACE_LOOK).await;
-    }
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let _ = write!(text, ": {cause}");
-        next = cause.source();
-    }
-    text
+    })
 }
 
 /// Compacts whenever [`History`] says so.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
-use client::{Client, Kubeconfig, Patience, Remote};
+use client::{Client, Kubeconfig, Remote, Timeouts};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use https::certificates::Pair;
@@ -118,7 +118,7 @@ impl Server {
 
     /// Returns a client with the rights of an administrator.
     pub(crate) fn admin(&self) -> Client {
-        let remote = Remote::new(self.kubeconfig(), "berth-test", Patience::default()).unwrap();
+        let remote = Remote::new(self.kubeconfig(), "berth-test", Timeouts::default()).unwrap();
         Client::new(Arc::new(remote), "test")
     }
 
@@ -133,8 +133,9 @@ impl Server {
         });
         // The controller may have made it before.
         let _ = admin.create(SERVICE_ACCOUNTS, namespace, &object).await;
-        let answer =
-            admin.create_answered(SERVICE_ACCOUNTS, namespace, account, "token", &ask).await;
+        let answer = admin
+            .create_subresource_returning(SERVICE_ACCOUNTS, namespace, account, "token", &ask)
+            .await;
         answer.unwrap()["status"]["token"].as_str().unwrap().to_owned()
     }
 

@@ -47,7 +47,7 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
         "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}
     });
     let token = admin
-        .create_answered(SERVICE_ACCOUNTS, "default", "before-0", "token", &ask)
+        .create_subresource_returning(SERVICE_ACCOUNTS, "default", "before-0", "token", &ask)
         .await
         .unwrap();
 

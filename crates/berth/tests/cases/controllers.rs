@@ -94,7 +94,7 @@ impl Cluster {
         self.client.create(NODES, "", &node).await.unwrap();
         let status = json!({"status": node["status"]});
         let kind = PatchKind::Merge;
-        self.client.patch_part(NODES, "", name, "status", kind, &status).await.unwrap();
+        self.client.patch_subresource(NODES, "", name, "status", kind, &status).await.unwrap();
     }
 
     async fn create(&self, kind: Kind, namespace: &str, object: &Value) -> Value {
@@ -264,7 +264,7 @@ async fn tend(client: &Client, pod: &Value) {
         "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": now()}],
     }});
     let kind = PatchKind::StrategicMerge;
-    let _ = client.patch_part(PODS, &namespace, &name, "status", kind, &status).await;
+    let _ = client.patch_subresource(PODS, &namespace, &name, "status", kind, &status).await;
 }
 
 fn runtime() -> Runtime {
@@ -791,7 +791,7 @@ fn pods_leave_a_node_that_has_gone_silent() {
                 let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": time});
                 let patch = json!({"status": {"conditions": [ready]}});
                 let kind = PatchKind::StrategicMerge;
-                client.patch_part(NODES, "", "n2", "status", kind, &patch).await.unwrap();
+                client.patch_subresource(NODES, "", "n2", "status", kind, &patch).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth::server::{Server, Settings};
 use client::kind::{NAMESPACES, PODS, SERVICE_ACCOUNTS};
-use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Patience, Reflector, Remote, Scope};
+use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Reflector, Remote, Scope, Timeouts};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ impl Plane {
 
     pub(crate) fn client(&self, file: &str) -> Client {
         let config = Kubeconfig::read(&self.settings.data_dir.join(file)).unwrap();
-        let remote = Remote::new(config, "berth-test", Patience::default()).unwrap();
+        let remote = Remote::new(config, "berth-test", Timeouts::default()).unwrap();
         Client::new(Arc::new(remote), "test")
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::kind::CONFIG_MAPS;
-use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Patience, Remote};
+use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Remote, Timeouts};
 use serde_json::{Value, json};
 use store::{Options, Store, Transaction};
 
@@ -58,7 +58,7 @@ impl Small {
 
     fn client(&self) -> Client {
         let config = Kubeconfig::read(&self.data_dir.join("kubeconfig")).unwrap();
-        let remote = Remote::new(config, "berth-test", Patience::default()).unwrap();
+        let remote = Remote::new(config, "berth-test", Timeouts::default()).unwrap();
         Client::new(Arc::new(remote), "test")
     }
 }

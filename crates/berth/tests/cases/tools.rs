@@ -267,7 +267,7 @@ impl Up {
 
     fn client(&self) -> client::Client {
         let config = client::Kubeconfig::read(&self.kubeconfig()).unwrap();
-        let remote = client::Remote::new(config, "test", client::Patience::default()).unwrap();
+        let remote = client::Remote::new(config, "test", client::Timeouts::default()).unwrap();
         client::Client::new(std::sync::Arc::new(remote), "test")
     }
 }

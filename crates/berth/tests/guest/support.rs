@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use client::kind::{NAMESPACES, NODES, PODS};
-use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Patience, Remote, Scope};
+use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Remote, Scope, Timeouts};
 use placement::CpuSet;
 use rig::guest::{Disk, Guest, Kernel, Shape};
 use serde_json::{Value, json};
@@ -182,7 +182,7 @@ impl Node {
         let text = self.sh(&kubeconfig);
         let mut config = Kubeconfig::parse(&text, Path::new("kubeconfig")).unwrap();
         config.address.port = self.machine.guest.port();
-        let patience = Patience { connect: PATIENCE, request: PATIENCE, ..Patience::default() };
+        let patience = Timeouts { connect: PATIENCE, request: PATIENCE, ..Timeouts::default() };
         let remote = Remote::new(config, "test", patience).unwrap();
         self.api = Some(Client::new(Arc::new(remote), "test"));
     }
@@ -261,7 +261,7 @@ impl Node {
 
     pub(crate) fn patch(&mut self, name: &str, part: &str, patch: &Value) {
         let kind = PatchKind::StrategicMerge;
-        let patched = self.api().patch_part(PODS, "test", name, part, kind, patch);
+        let patched = self.api().patch_subresource(PODS, "test", name, part, kind, patch);
         self.runtime.block_on(patched).unwrap();
     }
 

@@ -58,8 +58,10 @@ async fn clients_are_let_in_to_what_the_api_allows_them() {
     });
     let account = json!({"metadata": {"name": "scraper"}});
     berth.api.create(SERVICE_ACCOUNTS, "test", &account).await.unwrap();
-    let made =
-        berth.api.create_answered(SERVICE_ACCOUNTS, "test", "scraper", "token", &request).await;
+    let made = berth
+        .api
+        .create_subresource_returning(SERVICE_ACCOUNTS, "test", "scraper", "token", &request)
+        .await;
     let token = made.unwrap()["status"]["token"].as_str().unwrap().to_owned();
     // The account is known, and the API has no role for it.
     let (status, text) = ask(&berth, None, Some(&token), Method::GET, "/metrics").await;
@@ -94,7 +96,7 @@ async fn extended_resources_of_other_writers_stay_on_the_node() {
     until("the node", node).await;
     let patch = json!({"status": {"capacity": {"example.com/widget": "3"}}});
     let (kind, part) = (PatchKind::StrategicMerge, "status");
-    berth.api.patch_part(NODES, "", "node-1", part, kind, &patch).await.unwrap();
+    berth.api.patch_subresource(NODES, "", "node-1", part, kind, &patch).await.unwrap();
     let found = until_or("the resource", async || {
         let node = node().await.unwrap_or_default();
         match node["status"]["allocatable"]["example.com/widget"].as_str() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use client::kind::{Kind, PODS};
-use client::{Client, Kubeconfig, Patience, Remote, Scope};
+use client::{Client, Kubeconfig, Remote, Scope, Timeouts};
 use serde_json::{Value, json};
 
 use crate::support::{Berth, phase, pod};
@@ -39,7 +39,7 @@ fn client_inside(dir: &Path, host: &str, port: &str, token: &str, authority: &st
     let file = dir.join("inside.kubeconfig");
     std::fs::write(&file, config.to_string()).unwrap();
     let config = Kubeconfig::read(&file).unwrap();
-    let remote = Remote::new(config, "inside", Patience::default()).unwrap();
+    let remote = Remote::new(config, "inside", Timeouts::default()).unwrap();
     Client::new(Arc::new(remote), "inside")
 }
 

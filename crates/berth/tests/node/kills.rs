@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use client::kind::{NAMESPACES, PODS};
-use client::{Client, DeleteOptions, Kubeconfig, Patience, Remote, Scope};
+use client::{Client, DeleteOptions, Kubeconfig, Remote, Scope, Timeouts};
 use cri::v1;
 use host::cgroups::Cgroups;
 use placement::CpuSet;
@@ -74,7 +74,7 @@ async fn start(containerd: &Containerd) -> Victim {
 
 fn connect(kubeconfig: &Path) -> Option<Client> {
     let config = Kubeconfig::read(kubeconfig).ok()?;
-    let remote = Remote::new(config, "test", Patience::default()).ok()?;
+    let remote = Remote::new(config, "test", Timeouts::default()).ok()?;
     Some(Client::new(Arc::new(remote), "test"))
 }
 

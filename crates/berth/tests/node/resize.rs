@@ -20,7 +20,7 @@ fn with(name: &str, resources: Value) -> Value {
 async fn resize(berth: &Berth, name: &str, resources: Value) {
     let patch = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
     let (kind, part) = (PatchKind::StrategicMerge, "resize");
-    berth.api.patch_part(PODS, "test", name, part, kind, &patch).await.unwrap();
+    berth.api.patch_subresource(PODS, "test", name, part, kind, &patch).await.unwrap();
 }
 
 /// Nothing is under way, and the newest generation is what was told of.
@@ -117,7 +117,7 @@ async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
     for (cpu, memory, time) in table {
         let patch = json!({"spec": {"resources": level(cpu, memory)}});
         let kind = PatchKind::StrategicMerge;
-        berth.api.patch_part(PODS, "test", "whole", "resize", kind, &patch).await.unwrap();
+        berth.api.patch_subresource(PODS, "test", "whole", "resize", kind, &patch).await.unwrap();
         let wanted = json!({"cpu": cpu, "memory": memory});
         let is_done =
             |pod: &Value| is_settled(pod) && pod["status"]["resources"]["limits"] == wanted;
@@ -149,7 +149,7 @@ async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
     for (cpu, memory, restarts) in table {
         let patch = json!({"spec": {"resources": level(cpu, memory)}});
         let kind = PatchKind::StrategicMerge;
-        berth.api.patch_part(PODS, "test", "whole", "resize", kind, &patch).await.unwrap();
+        berth.api.patch_subresource(PODS, "test", "whole", "resize", kind, &patch).await.unwrap();
         let wanted = json!({"cpu": cpu, "memory": memory});
         let is_done = |pod: &Value| {
             let status = &pod["status"];

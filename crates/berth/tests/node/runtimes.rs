@@ -237,7 +237,7 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
         {"name": "c", "resources": {"qosResources": [{"name": "rdt", "class": "silver"}]}},
     ]}});
     let kind = PatchKind::StrategicMerge;
-    berth.api.patch_part(PODS, "test", "gold", "resize", kind, &patch).await.unwrap();
+    berth.api.patch_subresource(PODS, "test", "gold", "resize", kind, &patch).await.unwrap();
     until("the other class", async || {
         updated(&passage).contains(&"rdt=silver".to_owned()).then_some(())
     })

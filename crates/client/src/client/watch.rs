@@ -1,4 +1,4 @@
-//! A watch as a sequence of notices: lines put together from chunks, each read once.
+//! A watch as a sequence of events: joins chunks into lines and parses each line once.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use serde::Deserialize;
@@ -6,14 +6,14 @@ use serde_json::value::RawValue;
 
 use super::{Body, Error, refused};
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug)]
-pub enum Notice<'a> {
-    /// It is new or has changed.
+pub enum WatchEvent<'a> {
+    /// The object is new or has changed.
     Applied(&'a RawValue),
-    /// It is gone; this is the last of it.
+    /// The object was deleted; this is its last state.
     Removed(&'a RawValue),
-    /// Nothing; everything up to the object's revision has been told.
+    /// All changes up to the object's resource version have been sent.
     Bookmark(&'a RawValue),
 }
 
@@ -31,10 +31,10 @@ struct Code {
     code: u16,
 }
 
-/// A watch under way.
+/// An open watch.
 #[derive(Debug)]
 pub struct Watch {
-    /// What was asked, for messages.
+    /// The request, for error messages.
     request: String,
     body: Body,
     buffer: BytesMut,
@@ -45,7 +45,7 @@ impl Watch {
         Watch { request, body, buffer: BytesMut::new() }
     }
 
-    /// What comes next: all complete lines of what has arrived. Empty at the end.
+    /// Returns all complete lines that have arrived. Empty at the end.
     pub async fn next(&mut self) -> Lines {
         loop {
             if let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') {
@@ -76,7 +76,7 @@ impl Lines {
     /// Reads the next line; `None` after the last.
     pub fn read<T>(
         &mut self,
-        take: impl FnOnce(Notice<'_>) -> Result<T, serde_json::Error>,
+        take: impl FnOnce(WatchEvent<'_>) -> Result<T, serde_json::Error>,
     ) -> Option<Result<T, Error>> {
         let end = self.rest.iter().position(|byte| *byte == b'\n')?;
         let line = self.rest.split_to(end);
@@ -86,18 +86,18 @@ impl Lines {
             Ok(line) => line,
             Err(error) => return Some(Err(garbled(error))),
         };
-        let notice = match kind {
-            "ADDED" | "MODIFIED" => Notice::Applied(object),
-            "DELETED" => Notice::Removed(object),
+        let event = match kind {
+            "ADDED" | "MODIFIED" => WatchEvent::Applied(object),
+            "DELETED" => WatchEvent::Removed(object),
             "ERROR" => {
                 let text = object.get();
-                let code = serde_json::from_str::<Code>(text).map_or(0, |told| told.code);
+                let code = serde_json::from_str::<Code>(text).map_or(0, |status| status.code);
                 return Some(Err(refused(code, None, text.as_bytes())));
             }
-            // Bookmarks, and kinds of lines that are not known yet, tell of no object.
-            _ => Notice::Bookmark(object),
+            // Bookmarks, and unknown event types, carry no change.
+            _ => WatchEvent::Bookmark(object),
         };
-        Some(take(notice).map_err(garbled))
+        Some(take(event).map_err(garbled))
     }
 }
 
@@ -119,19 +119,19 @@ mod tests {
         }
         drop(sender);
         let mut watch = Watch::new("WATCH x".to_owned(), Body::Stream(receiver));
-        let mut seen = Vec::new();
+        let mut received = Vec::new();
         loop {
             let mut lines = watch.next().await;
             if lines.is_empty() {
                 break;
             }
-            while let Some(read) = lines.read(|notice| Ok(format!("{notice:?}"))) {
-                seen.push(match read {
+            while let Some(read) = lines.read(|event| Ok(format!("{event:?}"))) {
+                received.push(match read {
                     Ok(text) => text.split('(').next().unwrap_or_default().to_owned(),
                     Err(error) => error.status().to_string(),
                 });
             }
         }
-        assert_eq!(seen, ["Applied", "Removed", "410"]);
+        assert_eq!(received, ["Applied", "Removed", "410"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What is read from a kubeconfig, and what is said about one that is wrong.
+//! Reading a kubeconfig, and the messages for an invalid one.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn data_and_files_are_read_as_upstream_names_them() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_place_and_what_would_be_right() {
+fn mistakes_are_reported_with_position_and_remedy() {
     let ca = data(PEM);
     let good = format!("server: 'https://a:1', certificate-authority-data: {ca}");
     for (text, words) in [
@@ -71,13 +71,13 @@ fn mistakes_are_named_with_their_place_and_what_would_be_right() {
             config("server: 'https://a', certificate-authority-data: '%%'", ""),
             "clusters[0].cluster.certificate-authority-data: is not PEM text in base64",
         ),
-        (config(&format!("{good}, insecure-skip-tls-verify: true"), ""), "anybody could be"),
+        (config(&format!("{good}, insecure-skip-tls-verify: true"), ""), "would not be verified"),
         (config(&format!("{good}, proxy-url: 'http://p'"), ""), "dialled directly"),
         (config(&format!("{good}, servr: x"), ""), "did you mean \"server\""),
         (config(&good, "client-certificate: a.crt"), "client-key-data is missing"),
         (config(&good, "exec: {command: x}"), "users[0].user.exec: not supported; give a client"),
         (config(&good, "username: x"), "not supported"),
-        (config(&good, "as: x"), "one's own name"),
+        (config(&good, "as: x"), "impersonation is not available"),
         (config(&good, "token: [1]"), "expected a text, found a list"),
     ] {
         let problem = parse(&text).unwrap_err();
@@ -87,7 +87,7 @@ fn mistakes_are_named_with_their_place_and_what_would_be_right() {
 }
 
 #[test]
-fn a_kubeconfig_that_is_not_there_is_named() {
+fn missing_kubeconfig_is_named() {
     let error = Kubeconfig::read(Path::new("/nowhere/kubeconfig")).unwrap_err();
     assert!(error.to_string().contains("/nowhere/kubeconfig"), "{error}");
 }

@@ -1,6 +1,6 @@
-//! Connections to one server, and which of them is used next: [`Connections`].
+//! The connections to one server: [`Connections`] selects the one for the next request.
 //!
-//! Does not dial and does not wait for anybody's turn.
+//! Does not dial and does not wait.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,29 +13,28 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// How many connections of HTTP/1.1 are kept for later.
-const IDLE: usize = 4;
+/// The maximum number of idle HTTP/1.1 connections.
+const MAX_IDLE: usize = 4;
 
-/// How often the other side is asked whether it is still there, and how long it may take to say so.
-/// Upstream's figures for its clients.
-const PING: Duration = Duration::from_secs(30);
-const PONG: Duration = Duration::from_secs(15);
+/// The interval of keep-alive pings, and the time for a reply. Upstream's values for its clients.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Outgoing = http::Request<Full<Bytes>>;
 
 /// A connection in use.
 pub(super) enum Connection {
-    /// By whoever has it alone.
+    /// Used by one request at a time.
     Http1(http1::SendRequest<Full<Bytes>>),
-    /// By many. The number tells it from one that was before it.
+    /// Shared by many requests. The number distinguishes it from earlier connections.
     Http2(u64, http2::SendRequest<Full<Bytes>>),
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) enum Sent {
     Answered(http::Response<Incoming>),
-    /// Nothing of it went out.
-    Held(Box<Outgoing>, hyper::Error),
+    /// The request was not sent.
+    Unsent(Box<Outgoing>, hyper::Error),
     Failed(hyper::Error),
 }
 
@@ -52,7 +51,7 @@ impl Connection {
         match sent {
             Ok(response) => Sent::Answered(response),
             Err(mut failure) => match failure.take_message() {
-                Some(request) => Sent::Held(Box::new(request), failure.into_error()),
+                Some(request) => Sent::Unsent(Box::new(request), failure.into_error()),
                 None => Sent::Failed(failure.into_error()),
             },
         }
@@ -61,32 +60,32 @@ impl Connection {
 
 #[derive(Default)]
 pub(super) struct Connections {
-    kept: Mutex<Kept>,
+    pool: Mutex<Pool>,
 }
 
 #[derive(Default)]
-struct Kept {
-    /// Those of HTTP/1.1 that nobody uses.
+struct Pool {
+    /// Idle HTTP/1.1 connections.
     idle: Vec<http1::SendRequest<Full<Bytes>>>,
     shared: Option<(u64, http2::SendRequest<Full<Bytes>>)>,
     opened: u64,
 }
 
 impl Connections {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> std::sync::MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is open, if there is any.
+    /// Returns an open connection, if there is one.
     pub(super) fn take(&self) -> Option<Connection> {
-        let mut kept = self.kept();
-        if kept.shared.as_ref().is_some_and(|(_, sender)| sender.is_closed()) {
-            kept.shared = None;
+        let mut pool = self.pool();
+        if pool.shared.as_ref().is_some_and(|(_, sender)| sender.is_closed()) {
+            pool.shared = None;
         }
-        if let Some((number, sender)) = &kept.shared {
+        if let Some((number, sender)) = &pool.shared {
             return Some(Connection::Http2(*number, sender.clone()));
         }
-        while let Some(sender) = kept.idle.pop() {
+        while let Some(sender) = pool.idle.pop() {
             if sender.is_ready() && !sender.is_closed() {
                 return Some(Connection::Http1(sender));
             }
@@ -94,7 +93,7 @@ impl Connections {
         None
     }
 
-    /// Speaks over a new stream, in the protocol that both sides agreed on.
+    /// Opens an HTTP connection over a new stream, with the negotiated protocol.
     pub(super) async fn open(
         &self,
         stream: TlsStream<TcpStream>,
@@ -103,43 +102,43 @@ impl Connections {
         let stream = TokioIo::new(stream);
         if !http2 {
             let (sender, connection) = http1::handshake(stream).await?;
-            // It ends with its sender or with the other side, and requests notice by themselves.
+            // The task ends with its sender or with the peer, and requests report its end.
             tokio::spawn(connection);
             return Ok(Connection::Http1(sender));
         }
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(PONG)
-            // Answers such as long lists do not wait for permission to go on.
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            // Large windows let long lists flow without waiting for updates.
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .handshake(stream)
             .await?;
         tokio::spawn(connection);
-        let mut kept = self.kept();
-        kept.opened += 1;
-        let number = kept.opened;
-        kept.shared = Some((number, sender.clone()));
+        let mut pool = self.pool();
+        pool.opened += 1;
+        let number = pool.opened;
+        pool.shared = Some((number, sender.clone()));
         Ok(Connection::Http2(number, sender))
     }
 
-    /// Keeps a connection whose answer has been read.
+    /// Returns a connection to the pool after its response has been read.
     pub(super) fn give_back(&self, connection: Connection) {
         if let Connection::Http1(sender) = connection {
-            let mut kept = self.kept();
-            if !sender.is_closed() && kept.idle.len() < IDLE {
-                kept.idle.push(sender);
+            let mut pool = self.pool();
+            if !sender.is_closed() && pool.idle.len() < MAX_IDLE {
+                pool.idle.push(sender);
             }
         }
     }
 
-    /// Uses a connection no more.
+    /// Stops using a connection.
     pub(super) fn forget(&self, connection: &Connection) {
         if let Connection::Http2(number, _) = connection {
-            let mut kept = self.kept();
-            if kept.shared.as_ref().is_some_and(|(own, _)| own == number) {
-                kept.shared = None;
+            let mut pool = self.pool();
+            if pool.shared.as_ref().is_some_and(|(own, _)| own == number) {
+                pool.shared = None;
             }
         }
     }

@@ -33,13 +33,13 @@ pub(super) async fn act(
             ..DeleteOptions::default()
         };
         // The recorder deletes at the end whether or not the pod is gone.
-        client::gone_is_fine(scene.api.delete(PODS, namespace, name, &options).await)?;
+        client::ignore_not_found(scene.api.delete(PODS, namespace, name, &options).await)?;
         return Ok(None);
     }
     if let Some(patch) = action.get("patch") {
         let part = action["subresource"].as_str().unwrap_or_default();
         let kind = PatchKind::StrategicMerge;
-        let answer = scene.api.patch_part(PODS, namespace, name, part, kind, patch).await;
+        let answer = scene.api.patch_subresource(PODS, namespace, name, part, kind, patch).await;
         return Ok(Some(answered(200, &answer)));
     }
     if let Some([method, path]) = action["api"].as_array().map(Vec::as_slice) {

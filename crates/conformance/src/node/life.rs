@@ -98,7 +98,10 @@ pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Playe
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": played.name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
     });
-    scene.api.create_part(PODS, &played.namespace, &played.name, "binding", &binding).await?;
+    scene
+        .api
+        .create_subresource(PODS, &played.namespace, &played.name, "binding", &binding)
+        .await?;
     played.zero = scene.trace.now();
     Ok(played)
 }

@@ -307,7 +307,10 @@ impl Playing<'_> {
         let container = &pod["spec"]["containers"][0]["name"];
         let patch = json!({"spec": {"containers": [{"name": container, "resources": resources}]}});
         let kind = PatchKind::StrategicMerge;
-        self.scene.api.patch_part(PODS, &played.namespace, name, "resize", kind, &patch).await?;
+        self.scene
+            .api
+            .patch_subresource(PODS, &played.namespace, name, "resize", kind, &patch)
+            .await?;
         Ok(())
     }
 
@@ -315,7 +318,7 @@ impl Playing<'_> {
         let Some(played) = self.played.get(name) else { return Ok(()) };
         let options = DeleteOptions::default();
         let done = self.scene.api.delete(PODS, &played.namespace, name, &options).await;
-        Ok(client::gone_is_fine(done)?)
+        Ok(client::ignore_not_found(done)?)
     }
 
     async fn gone(&self, name: &str) {
@@ -332,7 +335,7 @@ impl Playing<'_> {
         for played in self.played.values() {
             let (namespace, name) = (&played.namespace, &played.name);
             let done = self.scene.api.delete(PODS, namespace, name, &options).await;
-            client::gone_is_fine(done)?;
+            client::ignore_not_found(done)?;
         }
         Ok(())
     }

@@ -358,7 +358,7 @@ pub(super) async fn calm(scene: &Scene) -> Result<()> {
         .map(|((_, name), _)| name)
         .collect();
     for name in names {
-        client::gone_is_fine(scene.api.delete(PODS, "lives", &name, &options).await)?;
+        client::ignore_not_found(scene.api.delete(PODS, "lives", &name, &options).await)?;
     }
     Ok(())
 }

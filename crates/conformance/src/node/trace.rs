@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use client::kind::{EVENTS, Kind, PODS};
-use client::{Client, Notice, Scope};
+use client::{Client, Scope, WatchEvent};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -196,13 +196,13 @@ async fn watch_kind(api: Client, kind: Kind, trace: Trace) {
             if lines.is_empty() {
                 break;
             }
-            while let Some(read) = lines.read(|notice| {
-                Ok(match notice {
-                    Notice::Applied(raw) => {
+            while let Some(read) = lines.read(|event| {
+                Ok(match event {
+                    WatchEvent::Applied(raw) => {
                         (serde_json::from_str::<Value>(raw.get())?, Some(false))
                     }
-                    Notice::Removed(raw) => (serde_json::from_str(raw.get())?, Some(true)),
-                    Notice::Bookmark(raw) => (serde_json::from_str(raw.get())?, None),
+                    WatchEvent::Removed(raw) => (serde_json::from_str(raw.get())?, Some(true)),
+                    WatchEvent::Bookmark(raw) => (serde_json::from_str(raw.get())?, None),
                 })
             }) {
                 let Ok((object, change)) = read else { return };

@@ -429,7 +429,7 @@ fn each<T>(change: Change<T>, known: Vec<Key>, mut take: impl FnMut(Key, Option<
             take(key, None);
             false
         }
-        Change::UpTo { .. } => false,
+        Change::Bookmark { .. } => false,
     }
 }
 

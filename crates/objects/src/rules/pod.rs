@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::meta::{self, MetaRule};
 use super::names::NameRule;
-use super::{Part, RuleContext};
+use super::{RuleContext, Subresource};
 use crate::cursor::{Causes, Cursor};
 use crate::feature_gates::Gate;
 
@@ -117,8 +117,8 @@ pub(super) fn prepare_create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<Stri
     prepare::create(pod, ctx)
 }
 
-pub(super) fn prepare_update(pod: &mut Value, old: &Value, part: Part) {
-    prepare::update(pod, old, part);
+pub(super) fn prepare_update(pod: &mut Value, old: &Value, subresource: Subresource) {
+    prepare::update(pod, old, subresource);
 }
 
 pub(super) fn validate_create(pod: &Value, ctx: &RuleContext<'_>) -> Causes {
@@ -133,7 +133,7 @@ pub(super) fn validate_create(pod: &Value, ctx: &RuleContext<'_>) -> Causes {
 pub(super) fn validate_update(
     pod: &Value,
     old: &Value,
-    part: Part,
+    part: Subresource,
     ctx: &RuleContext<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
@@ -146,10 +146,12 @@ pub(super) fn validate_update(
     meta::validate_update(&top.field("metadata"), &old_top.field("metadata"), META, &mut causes);
     let scope = Scope::of_update(ctx, old);
     match part {
-        Part::Main | Part::Finalize => update::validate(&top, &old_top, scope, &mut causes),
-        Part::Status => status::validate_update(&top, &old_top, scope, &mut causes),
-        Part::Resize => update::validate_resize(&top, &old_top, scope, &mut causes),
-        Part::EphemeralContainers => {
+        Subresource::Main | Subresource::Finalize => {
+            update::validate(&top, &old_top, scope, &mut causes)
+        }
+        Subresource::Status => status::validate_update(&top, &old_top, scope, &mut causes),
+        Subresource::Resize => update::validate_resize(&top, &old_top, scope, &mut causes),
+        Subresource::EphemeralContainers => {
             update::validate_ephemeral_containers(&top, &old_top, scope, &mut causes);
         }
     }

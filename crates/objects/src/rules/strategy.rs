@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::meta::{self, MetaRule};
 use super::names::NameRule;
-use super::{Part, RuleContext, checks};
+use super::{RuleContext, Subresource, checks};
 use crate::catalog::Resource;
 use crate::cursor::{Causes, Cursor};
 use crate::schema::Schema;
@@ -49,7 +49,7 @@ pub(super) struct Strategy {
     clears_status: bool,
     pub(super) set_defaults: fn(&mut Value),
     prepare_create: fn(&mut Value, &RuleContext<'_>),
-    prepare_update: fn(&mut Value, &Value, Part, &RuleContext<'_>),
+    prepare_update: fn(&mut Value, &Value, Subresource, &RuleContext<'_>),
     /// Returns a new object without the labels that the server generates for it.
     without_generated: Option<fn(&Value) -> Value>,
     /// Validates an object; on update, with the old one.
@@ -57,7 +57,7 @@ pub(super) struct Strategy {
     /// Validates the difference between an object and the old one.
     validate_change: fn(&Cursor<'_>, &Cursor<'_>, &RuleContext<'_>, &mut Causes),
     /// Validates a write to a subresource.
-    validate_part: fn(&Cursor<'_>, &Cursor<'_>, Part, &RuleContext<'_>, &mut Causes),
+    validate_part: fn(&Cursor<'_>, &Cursor<'_>, Subresource, &RuleContext<'_>, &mut Causes),
     update_order: UpdateOrder,
     pub(super) warnings: fn(&Resource, &Value, Option<&Value>) -> Vec<String>,
     /// Steps that replace the shared ones.
@@ -89,9 +89,9 @@ enum UpdateOrder {
 /// The steps of a kind whose rules do not follow the order of the other kinds.
 struct Steps {
     prepare_create: fn(&mut Value, &RuleContext<'_>) -> Vec<String>,
-    prepare_update: fn(&mut Value, &Value, Part),
+    prepare_update: fn(&mut Value, &Value, Subresource),
     validate_create: fn(&Value, &RuleContext<'_>) -> Causes,
-    validate_update: fn(&Value, &Value, Part, &RuleContext<'_>) -> Causes,
+    validate_update: fn(&Value, &Value, Subresource, &RuleContext<'_>) -> Causes,
 }
 
 /// Returns the strategy of a resource's kind.
@@ -152,22 +152,22 @@ impl Strategy {
         resource: &Resource,
         object: &mut Value,
         old: &Value,
-        part: Part,
+        part: Subresource,
         ctx: &RuleContext<'_>,
     ) {
         if let Some(steps) = &self.steps {
             return (steps.prepare_update)(object, old, part);
         }
-        if part == Part::Status {
+        if part == Subresource::Status {
             checks::keep(object, old, "spec");
         } else if has_status(resource) {
             checks::keep(object, old, "status");
         }
-        if part == Part::Main {
+        if part == Subresource::Main {
             workload::prepare_template(object, old);
         }
         (self.prepare_update)(object, old, part, ctx);
-        if part == Part::Main && self.is_new_generation(object, old) {
+        if part == Subresource::Main && self.is_new_generation(object, old) {
             meta::bump_generation(object);
         }
     }
@@ -211,7 +211,7 @@ impl Strategy {
         resource: &Resource,
         object: &Value,
         old: &Value,
-        part: Part,
+        part: Subresource,
         ctx: &RuleContext<'_>,
     ) -> Causes {
         if let Some(steps) = &self.steps {
@@ -225,7 +225,7 @@ impl Strategy {
         let metadata = |causes: &mut Causes| {
             meta::validate_update(&meta, &old_meta, rule.unwrap_or(plain_rule(resource)), causes);
         };
-        if part != Part::Main {
+        if part != Subresource::Main {
             metadata(&mut causes);
             (self.validate_part)(&top, &old, part, ctx, &mut causes);
             return causes;

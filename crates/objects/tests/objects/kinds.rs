@@ -7,7 +7,7 @@
 use objects::FeatureGates;
 use objects::catalog::Resource;
 use objects::cursor::Causes;
-use objects::rules::{self, Part, RuleContext, service};
+use objects::rules::{self, RuleContext, Subresource, service};
 use objects::schema::Schema;
 use serde_json::{Value, json};
 
@@ -145,10 +145,10 @@ fn update(
     ctx: &RuleContext<'_>,
 ) -> Option<(Value, Causes)> {
     let old = kept.get(target)?;
-    let part = match target.subresource {
-        None => Part::Main,
-        Some("status") => Part::Status,
-        Some("finalize") => Part::Finalize,
+    let subresource = match target.subresource {
+        None => Subresource::Main,
+        Some("status") => Subresource::Status,
+        Some("finalize") => Subresource::Finalize,
         Some(_) => return None,
     };
     let mut object = decoded(target.resource, body);
@@ -158,8 +158,8 @@ fn update(
             object["metadata"][field] = value.clone();
         }
     }
-    rules::prepare_update(target.resource, &mut object, old, part, ctx);
-    let causes = rules::validate_update(target.resource, &object, old, part, ctx);
+    rules::prepare_update(target.resource, &mut object, old, subresource, ctx);
+    let causes = rules::validate_update(target.resource, &object, old, subresource, ctx);
     if let Some(version) = step.response.body["metadata"].get("resourceVersion") {
         object["metadata"]["resourceVersion"] = version.clone();
     }

@@ -11,7 +11,7 @@ use objects::cursor::{Cause, Causes, Cursor};
 use objects::feature_gates::FeatureGates;
 use objects::patch::{self, PatchKind};
 use objects::rules::pod::{self, admission};
-use objects::rules::{self, Part, RuleContext, pod_security};
+use objects::rules::{self, RuleContext, Subresource, pod_security};
 use objects::schema::Schema;
 use serde_json::{Value, json};
 
@@ -117,7 +117,7 @@ impl World<'_> {
         Some(Outcome::Accepted { object, warnings })
     }
 
-    fn update(&self, old: &Value, new: Value, part: Part) -> Option<Outcome> {
+    fn update(&self, old: &Value, new: Value, subresource: Subresource) -> Option<Outcome> {
         let gates = FeatureGates::default();
         let ctx = self.ctx(&gates);
         let mut object = decode(new)?;
@@ -128,17 +128,17 @@ impl World<'_> {
             meta.insert("resourceVersion".to_owned(), version);
         }
         rules::set_defaults(pods(), &mut object);
-        if part == Part::Main {
+        if subresource == Subresource::Main {
             admission::default_tolerations(&mut object);
             admission::keep_priority(&mut object, old);
         }
-        rules::prepare_update(pods(), &mut object, old, part, &ctx);
-        let causes = rules::validate_update(pods(), &object, old, part, &ctx);
+        rules::prepare_update(pods(), &mut object, old, subresource, &ctx);
+        let causes = rules::validate_update(pods(), &object, old, subresource, &ctx);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
         let mut warnings = Vec::new();
-        if part == Part::Status {
+        if subresource == Subresource::Status {
             warnings.extend(pod::status_warnings(&object));
         } else if pod_security::is_significant(&object, old) {
             let review =
@@ -189,11 +189,11 @@ impl World<'_> {
                 Some(Outcome::Accepted { object, warnings: Vec::new() })
             }
             ("PUT" | "PATCH", name, subresource) => {
-                let part = match subresource {
-                    "" => Part::Main,
-                    "status" => Part::Status,
-                    "resize" => Part::Resize,
-                    "ephemeralcontainers" => Part::EphemeralContainers,
+                let subresource = match subresource {
+                    "" => Subresource::Main,
+                    "status" => Subresource::Status,
+                    "resize" => Subresource::Resize,
+                    "ephemeralcontainers" => Subresource::EphemeralContainers,
                     _ => return None,
                 };
                 let old = self.pods.get(name)?.clone();
@@ -201,7 +201,7 @@ impl World<'_> {
                     "PUT" => step.request.body.clone(),
                     _ => self.patched(&old, step)?,
                 };
-                self.update(&old, new, part)
+                self.update(&old, new, subresource)
             }
             _ => None,
         }

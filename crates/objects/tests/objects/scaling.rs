@@ -11,7 +11,7 @@ use objects::FeatureGates;
 use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
 use objects::patch;
-use objects::rules::{self, Part, RuleContext};
+use objects::rules::{self, RuleContext, Subresource};
 use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use objects::yaml;
@@ -63,7 +63,7 @@ fn validation(version: &'static str, kind: &'static str, object: Value) -> Box<d
         let resource = resource(version, kind);
         let _ = rules::validate_create(resource, &object, &ctx);
         let _ = rules::warnings(resource, &object, None);
-        for part in [Part::Main, Part::Status, Part::EphemeralContainers] {
+        for part in [Subresource::Main, Subresource::Status, Subresource::EphemeralContainers] {
             let _ = rules::validate_update(resource, &object, &object, part, &ctx);
         }
     })

@@ -49,7 +49,8 @@ async fn active(cluster: &Cluster, job: &str, count: usize) -> Vec<Value> {
 
 async fn write_status(cluster: &Cluster, pod: &Value, status: &Value) {
     let (kind, patch) = (PatchKind::StrategicMerge, json!({"status": status}));
-    let written = cluster.client.patch_part(PODS, "a", &name(pod), "status", kind, &patch).await;
+    let written =
+        cluster.client.patch_subresource(PODS, "a", &name(pod), "status", kind, &patch).await;
     written.unwrap_or_else(|error| panic!("{patch}: {error}"));
 }
 

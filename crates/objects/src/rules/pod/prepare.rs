@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Part, RuleContext, meta};
+use super::super::{RuleContext, Subresource, meta};
 use super::{amounts, annotations, disabled, equality};
 
 /// The grace period that replaces negative ones.
@@ -37,17 +37,17 @@ pub(super) fn create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<String> {
     annotations::copy_app_armor(pod)
 }
 
-pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {
-    match part {
-        Part::Main | Part::Finalize => {
+pub(super) fn update(pod: &mut Value, old: &Value, subresource: Subresource) {
+    match subresource {
+        Subresource::Main | Subresource::Finalize => {
             put(pod, "status", &old["status"]);
         }
-        Part::Status => {
+        Subresource::Status => {
             put(pod, "spec", &old["spec"]);
             prepare_status(pod, old);
             return;
         }
-        Part::EphemeralContainers => {
+        Subresource::EphemeralContainers => {
             let added = pod["spec"].get("ephemeralContainers").cloned();
             put(pod, "spec", &old["spec"]);
             put(pod, "status", &old["status"]);
@@ -56,7 +56,7 @@ pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {
                 set_or_remove(spec, "ephemeralContainers", added);
             }
         }
-        Part::Resize => prepare_resize(pod, old),
+        Subresource::Resize => prepare_resize(pod, old),
     }
     drop_fields(pod.get_mut("spec"), &old["spec"]);
     if !equality::same(&pod["spec"], &old["spec"]) {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{self as rules, Part, RuleContext};
+use super::super::{self as rules, RuleContext, Subresource};
 use super::class_resources;
 use crate::catalog::{self, Resource};
 use crate::feature_gates::FeatureGates;
@@ -67,11 +67,11 @@ fn app_armor_annotation_warns_unless_a_field_is_set() {
     check("unconfined", json!({"os": {"name": "windows"}}), json!({}), false, Value::Null);
 }
 
-fn updated(new: &Value, old: &Value, part: Part, gates: &str) -> Vec<String> {
+fn updated(new: &Value, old: &Value, subresource: Subresource, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut new = new.clone();
-    rules::prepare_update(pods(), &mut new, old, part, &ctx(&gates));
-    shown(rules::validate_update(pods(), &new, old, part, &ctx(&gates)))
+    rules::prepare_update(pods(), &mut new, old, subresource, &ctx(&gates));
+    shown(rules::validate_update(pods(), &new, old, subresource, &ctx(&gates)))
 }
 
 fn shown(causes: crate::cursor::Causes) -> Vec<String> {
@@ -96,7 +96,7 @@ fn host_process_is_rejected_without_the_gate_unless_stored() {
     );
     let mut labelled = pod.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});
-    assert!(updated(&labelled, &pod, Part::Main, off).is_empty());
+    assert!(updated(&labelled, &pod, Subresource::Main, off).is_empty());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn class_requests_are_rejected_without_the_gate_unless_stored() {
     assert!(created(&asking, "QOSResources=true").is_empty());
     let mut labelled = asking.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});
-    assert!(updated(&labelled, &asking, Part::Main, "").is_empty());
+    assert!(updated(&labelled, &asking, Subresource::Main, "").is_empty());
     let pod_level =
         json!([{"name": "blockio", "class": "slow"}, {"name": "acme.com/x", "class": "a"}]);
     let pod = pod(&json!({"qosResources": pod_level}), &json!({}));
@@ -122,13 +122,16 @@ fn class_requests_are_rejected_without_the_gate_unless_stored() {
 #[test]
 fn container_class_changes_through_pod_and_resize() {
     let (gold, silver) = (with_class("gold"), with_class("silver"));
-    for part in [Part::Main, Part::Resize] {
-        assert!(updated(&silver, &gold, part, "QOSResources=true").is_empty(), "{part:?}");
-        assert!(!updated(&with_class(""), &gold, part, "QOSResources=true").is_empty());
+    for subresource in [Subresource::Main, Subresource::Resize] {
+        assert!(
+            updated(&silver, &gold, subresource, "QOSResources=true").is_empty(),
+            "{subresource:?}"
+        );
+        assert!(!updated(&with_class(""), &gold, subresource, "QOSResources=true").is_empty());
     }
     let mut bumped = silver.clone();
     let gates = FeatureGates::parse("QOSResources=true").unwrap();
-    rules::prepare_update(pods(), &mut bumped, &gold, Part::Main, &ctx(&gates));
+    rules::prepare_update(pods(), &mut bumped, &gold, Subresource::Main, &ctx(&gates));
     assert_eq!(bumped["metadata"]["generation"], 1);
     let refused = class_resources::validate_changes(&silver, &gold, |_| Some(false));
     assert_eq!(
@@ -146,7 +149,7 @@ fn pod_level_classes_do_not_change() {
         let classes = json!([{"name": "acme.com/net", "class": class}]);
         pod(&json!({"qosResources": classes}), &json!({}))
     };
-    let refused = updated(&with("b"), &with("a"), Part::Main, "QOSResources=true");
+    let refused = updated(&with("b"), &with("a"), Subresource::Main, "QOSResources=true");
     assert_eq!(refused.len(), 1);
     assert!(refused[0].starts_with("spec: Forbidden: pod updates may not change"), "{refused:?}");
     assert!(
@@ -333,7 +336,7 @@ fn stored_pod_keeps_values_that_new_pods_may_not_have() {
     assert_eq!(created(&stored, "").len(), 2);
     let mut labelled = stored.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});
-    assert_eq!(updated(&labelled, &stored, Part::Main, ""), [""; 0]);
+    assert_eq!(updated(&labelled, &stored, Subresource::Main, ""), [""; 0]);
 }
 
 #[test]
@@ -415,11 +418,11 @@ fn impossible_statuses_are_rejected() {
     for (spec, container, old, new, expected) in cases {
         let old = with(spec.clone(), container.clone(), old);
         let new = with(spec, container, new);
-        assert_eq!(updated(&new, &old, Part::Status, ""), expected, "{new}");
+        assert_eq!(updated(&new, &old, Subresource::Status, ""), expected, "{new}");
     }
     let old = pod(&json!({}), &json!({}));
     let new = with(json!({}), json!({}), json!({"podIP": "nope", "podIPs": [{"ip": "nope"}]}));
-    let refused = updated(&new, &old, Part::Status, "");
+    let refused = updated(&new, &old, Subresource::Status, "");
     assert!(refused[0].starts_with("status.podIPs[0]: Invalid value: \"nope\""), "{refused:?}");
 }
 
@@ -428,10 +431,10 @@ fn a_resize_can_give_a_pod_resources_of_its_own() {
     let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
     let old = pod(&json!({}), &requests("1"));
     let more = pod(&requests("2"), &requests("1"));
-    assert_eq!(updated(&more, &old, Part::Resize, ""), [""; 0]);
+    assert_eq!(updated(&more, &old, Subresource::Resize, ""), [""; 0]);
     let pages = json!({"cpu": "2", "hugepages-2Mi": "2Mi"});
     let pages = json!({"resources": {"requests": pages, "limits": {"hugepages-2Mi": "2Mi"}}});
-    let refused = updated(&pod(&pages, &requests("1")), &old, Part::Resize, "");
+    let refused = updated(&pod(&pages, &requests("1")), &old, Subresource::Resize, "");
     assert_eq!(
         refused,
         ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]
@@ -451,27 +454,27 @@ fn claims_static_pods_and_windows_pods_prevent_a_resize() {
                            init or sidecar containers are mutable";
     for new in [with("2", "1"), with("1", "2"), with("1", "1")] {
         assert_eq!(
-            updated(&new, &with("1", "1"), Part::Resize, ""),
+            updated(&new, &with("1", "1"), Subresource::Resize, ""),
             ["spec: Forbidden: only cpu and memory resources are mutable", OF_INIT]
         );
     }
     let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-    let check = |spec: Value, annotations: Value, part: Part, expected: &str| {
+    let check = |spec: Value, annotations: Value, subresource: Subresource, expected: &str| {
         let with = |cpu: &str| {
             let mut pod = pod(&spec, &requests(cpu));
             pod["metadata"]["annotations"] = annotations.clone();
             pod
         };
         let expected = format!("[]: Forbidden: {expected}");
-        assert_eq!(updated(&with("2"), &with("1"), part, ""), [expected]);
+        assert_eq!(updated(&with("2"), &with("1"), subresource, ""), [expected]);
     };
     let mirror = json!({"kubernetes.io/config.mirror": "x"});
     let bound = || json!({"nodeName": "n"});
-    check(bound(), mirror.clone(), Part::Resize, "static pods cannot be resized");
+    check(bound(), mirror.clone(), Subresource::Resize, "static pods cannot be resized");
     let expected = "static pods do not support ephemeral containers";
-    check(bound(), mirror, Part::EphemeralContainers, expected);
+    check(bound(), mirror, Subresource::EphemeralContainers, expected);
     let windows = json!({"os": {"name": "windows"}});
-    check(windows, json!({}), Part::Resize, "windows pods cannot be resized");
+    check(windows, json!({}), Subresource::Resize, "windows pods cannot be resized");
 }
 
 #[test]
@@ -485,7 +488,7 @@ fn narrowed_node_selection_is_rendered_with_every_field() {
     let is = |key: &str| json!({"key": key, "operator": "Exists"});
     let of = |value: &str| json!({"key": "metadata.name", "operator": "In", "values": [value]});
     let old = gated(json!([{"matchExpressions": [is("a")]}]));
-    let refused = |new: Value| updated(&gated(new), &old, Part::Main, "");
+    let refused = |new: Value| updated(&gated(new), &old, Subresource::Main, "");
     const AT: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.\
                       nodeSelectorTerms";
     let a = r#"{"Key":"a","Operator":"Exists","Values":null}"#;
@@ -523,10 +526,15 @@ fn nothing_panics_on_values_of_the_wrong_kind() {
         rules::prepare_create(pods(), &mut pod, &ctx(&gates));
         let _ = rules::validate_create(pods(), &pod, &ctx(&gates));
         let _ = rules::warnings(pods(), &pod, None);
-        for part in [Part::Main, Part::Status, Part::Resize, Part::EphemeralContainers] {
+        for subresource in [
+            Subresource::Main,
+            Subresource::Status,
+            Subresource::Resize,
+            Subresource::EphemeralContainers,
+        ] {
             let mut new = odd.clone();
-            rules::prepare_update(pods(), &mut new, &pod, part, &ctx(&gates));
-            let _ = rules::validate_update(pods(), &new, &pod, part, &ctx(&gates));
+            rules::prepare_update(pods(), &mut new, &pod, subresource, &ctx(&gates));
+            let _ = rules::validate_update(pods(), &new, &pod, subresource, &ctx(&gates));
         }
     }
 }

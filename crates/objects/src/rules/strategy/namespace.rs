@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::checks::{keep, part_mut};
 use super::super::meta::metadata_mut;
-use super::super::{Part, names};
+use super::super::{Subresource, names};
 use crate::cursor::{Causes, Cursor};
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -45,10 +45,10 @@ pub(super) fn prepare_create(namespace: &mut Value) {
     }
 }
 
-pub(super) fn prepare_update(namespace: &mut Value, old: &Value, part: Part) {
-    match part {
-        Part::Status => {}
-        Part::Finalize => keep(namespace, old, "status"),
+pub(super) fn prepare_update(namespace: &mut Value, old: &Value, subresource: Subresource) {
+    match subresource {
+        Subresource::Status => {}
+        Subresource::Finalize => keep(namespace, old, "status"),
         _ => {
             if let Some(spec) = part_mut(namespace, "spec") {
                 match old["spec"].get("finalizers") {
@@ -80,8 +80,12 @@ fn validate_finalizer(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     }
 }
 
-pub(super) fn validate_part(namespace: &Cursor<'_>, part: Part, causes: &mut Causes) {
-    if part == Part::Finalize {
+pub(super) fn validate_subresource(
+    namespace: &Cursor<'_>,
+    subresource: Subresource,
+    causes: &mut Causes,
+) {
+    if subresource == Subresource::Finalize {
         let spec = namespace.field("spec");
         let finalizers = spec.field("finalizers");
         for finalizer in finalizers.items() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::checks::{cidr, is_same, parse_cidr, part_mut, round_amounts};
 use super::super::names::{self, label_key_problems, label_value_problems};
 use super::super::pod::class_resources;
-use super::super::{Part, RuleContext, resource_names};
+use super::super::{RuleContext, Subresource, resource_names};
 use super::quota::{resource_names_of, validate_capacities};
 use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
@@ -74,8 +74,13 @@ pub(super) fn prepare_create(node: &mut Value, ctx: &RuleContext<'_>) {
     }
 }
 
-pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, ctx: &RuleContext<'_>) {
-    if part == Part::Main || part == Part::Status {
+pub(super) fn prepare_update(
+    node: &mut Value,
+    old: &Value,
+    part: Subresource,
+    ctx: &RuleContext<'_>,
+) {
+    if part == Subresource::Main || part == Subresource::Status {
         drop_disabled(node, old, ctx);
     }
 }

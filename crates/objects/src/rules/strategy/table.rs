@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::super::pod;
 use super::{
-    Generation, Part, Steps, Strategy, UpdateOrder, budget, checks, class, config, event, job,
-    job_status, lease, limit_range, meta, namespace, node, quota, service, service_warnings,
+    Generation, Steps, Strategy, Subresource, UpdateOrder, budget, checks, class, config, event,
+    job, job_status, lease, limit_range, meta, namespace, node, quota, service, service_warnings,
     workload,
 };
 use crate::cursor::Cursor;
@@ -71,7 +71,7 @@ pub(super) static STRATEGIES: &[Strategy] = &[
         prepare_create: |object, _| namespace::prepare_create(object),
         prepare_update: |object, old, part, _| namespace::prepare_update(object, old, part),
         validate: |top, _, _, causes| namespace::validate(top, causes),
-        validate_part: |top, _, part, _, causes| namespace::validate_part(top, part, causes),
+        validate_part: |top, _, part, _, causes| namespace::validate_subresource(top, part, causes),
         ..plain("", "Namespace")
     },
     Strategy {
@@ -101,7 +101,7 @@ pub(super) static STRATEGIES: &[Strategy] = &[
         set_defaults: quota::set_defaults,
         prepare_create: |object, ctx| quota::prepare(object, None, ctx),
         prepare_update: |object, old, part, ctx| {
-            if part == Part::Main {
+            if part == Subresource::Main {
                 quota::prepare(object, Some(old), ctx);
             }
         },
@@ -133,7 +133,7 @@ pub(super) static STRATEGIES: &[Strategy] = &[
         set_defaults: service::set_defaults,
         prepare_create: |object, _| service::prepare_create(object),
         prepare_update: |object, old, part, _| {
-            if part == Part::Main {
+            if part == Subresource::Main {
                 service::prepare_update(object, old);
             }
         },
@@ -170,7 +170,7 @@ pub(super) static STRATEGIES: &[Strategy] = &[
         generation: Generation::SpecAndAnnotations,
         set_defaults: workload::set_deployment_defaults,
         prepare_update: |object, old, part, _| {
-            if part == Part::Status {
+            if part == Subresource::Status {
                 meta::keep_labels(object, old);
             }
         },

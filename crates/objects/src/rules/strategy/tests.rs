@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::catalog::{self, Resource};
 use crate::cursor::Causes;
 use crate::feature_gates::{FeatureGates, Gate};
-use crate::rules::{self, Part, RuleContext};
+use crate::rules::{self, RuleContext, Subresource};
 use crate::timestamp::Timestamp;
 
 fn gates() -> FeatureGates {
@@ -50,7 +50,13 @@ fn check(kind: (&str, &str), object: &Value, expected: &[&str]) {
     assert_eq!(created(kind, object).1, expected, "{object}");
 }
 
-fn check_update(kind: (&str, &str), old: &Value, new: &Value, part: Part, expected: &[&str]) {
+fn check_update(
+    kind: (&str, &str),
+    old: &Value,
+    new: &Value,
+    subresource: Subresource,
+    expected: &[&str],
+) {
     let gates = gates();
     let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let resource = resource(kind.0, kind.1);
@@ -60,8 +66,8 @@ fn check_update(kind: (&str, &str), old: &Value, new: &Value, part: Part, expect
         object["metadata"]["resourceVersion"] = "1".into();
         rules::set_defaults(resource, object);
     }
-    rules::prepare_update(resource, &mut new, &old, part, &ctx);
-    let causes = rules::validate_update(resource, &new, &old, part, &ctx);
+    rules::prepare_update(resource, &mut new, &old, subresource, &ctx);
+    let causes = rules::validate_update(resource, &new, &old, subresource, &ctx);
     assert_eq!(texts(&causes), expected, "{new}");
 }
 
@@ -83,10 +89,10 @@ fn nothing_in_an_object_makes_a_rule_fail() {
             rules::prepare_create(resource, &mut object, &ctx);
             let _ = rules::validate_create(resource, &object, &ctx);
             let _ = rules::warnings(resource, &object, None);
-            for part in [Part::Main, Part::Status, Part::Finalize] {
+            for subresource in [Subresource::Main, Subresource::Status, Subresource::Finalize] {
                 let mut object = odd.clone();
-                rules::prepare_update(resource, &mut object, &json!({}), part, &ctx);
-                let _ = rules::validate_update(resource, &object, &odd, part, &ctx);
+                rules::prepare_update(resource, &mut object, &json!({}), subresource, &ctx);
+                let _ = rules::validate_update(resource, &object, &odd, subresource, &ctx);
             }
         }
     }
@@ -133,7 +139,7 @@ fn secrets_have_what_their_type_needs() {
         SECRET,
         &json!({"type": "a", "immutable": true, "data": {"a": "eA=="}}),
         &json!({"type": "b", "data": {}}),
-        Part::Main,
+        Subresource::Main,
         &[
             "type: Invalid value: \"b\": field is immutable",
             "immutable: Forbidden: field is immutable when `immutable` is set",
@@ -165,7 +171,7 @@ fn namespaces_go_through_their_phases() {
         NAMESPACE,
         &active,
         &json!({"status": {"phase": "Terminating"}}),
-        Part::Status,
+        Subresource::Status,
         &[
             "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty",
         ],
@@ -174,7 +180,7 @@ fn namespaces_go_through_their_phases() {
         NAMESPACE,
         &active,
         &json!({"spec": {"finalizers": ["mine"]}}),
-        Part::Finalize,
+        Subresource::Finalize,
         &[
             "spec.finalizers[0]: Invalid value: \"mine\": name is neither a standard finalizer name nor is it fully qualified",
         ],
@@ -219,7 +225,7 @@ fn quotas_fit_their_scopes() {
         QUOTA,
         &json!({"spec": {"scopes": ["BestEffort"]}}),
         &json!({"spec": {}}),
-        Part::Main,
+        Subresource::Main,
         &["spec.scopes: Invalid value: null: field is immutable"],
     );
 }
@@ -273,7 +279,7 @@ fn a_node_offers_a_resource_to_pods_or_to_containers() {
         NODE,
         &json!({}),
         &json!({"status": {"addresses": [{"type": "Hostname", "address": "h"}, {"type": "Hostname", "address": "h"}]}}),
-        Part::Status,
+        Subresource::Status,
         &["status.addresses[1]: Duplicate value: {\"Type\":\"Hostname\",\"Address\":\"h\"}"],
     );
 }
@@ -314,7 +320,7 @@ fn priorities_of_the_system_are_its_own() {
         CLASS,
         &json!({"value": 1}),
         &json!({"value": 2, "preemptionPolicy": "Never"}),
-        Part::Main,
+        Subresource::Main,
         &[
             "value: Forbidden: may not be changed in an update.",
             "preemptionPolicy: Invalid value: \"Never\": field is immutable",
@@ -367,7 +373,7 @@ fn events_are_where_what_they_are_about_is() {
         ("events.k8s.io/v1", "Event"),
         &event("a"),
         &event("b"),
-        Part::Main,
+        Subresource::Main,
         &["message: Invalid value: \"b\": field is immutable"],
     );
 }
@@ -383,7 +389,7 @@ fn services_keep_what_was_allocated_for_them() {
     let updated = |spec: Value| {
         let mut new = json!({"spec": spec});
         rules::set_defaults(resource, &mut new);
-        rules::prepare_update(resource, &mut new, &old, Part::Main, &ctx);
+        rules::prepare_update(resource, &mut new, &old, Subresource::Main, &ctx);
         new["spec"].clone()
     };
     let same = updated(json!({"type": "NodePort", "ports": [{"port": 80}]}));
@@ -405,7 +411,7 @@ fn services_keep_what_was_allocated_for_them() {
         ("v1", "Service"),
         &old,
         &moved,
-        Part::Main,
+        Subresource::Main,
         &[
             "spec.clusterIPs[0]: Invalid value: null: primary clusterIP can not be unset",
             "spec.clusterIPs: Required value",
@@ -417,7 +423,7 @@ fn services_keep_what_was_allocated_for_them() {
         ("v1", "Service"),
         &old,
         &moved,
-        Part::Main,
+        Subresource::Main,
         &["spec.clusterIPs[0]: Invalid value: [\"10.0.0.6\"]: may not change once set"],
     );
 }
@@ -511,7 +517,7 @@ fn a_suspended_job_may_move() {
             object["metadata"]["resourceVersion"] = "1".into();
             rules::set_defaults(resource, object);
         }
-        let causes = rules::validate_update(resource, &new, &old, Part::Main, &ctx);
+        let causes = rules::validate_update(resource, &new, &old, Subresource::Main, &ctx);
         let fields: Vec<&str> = causes.0.iter().map(|cause| cause.field.as_str()).collect();
         assert!(matches!(fields.as_slice(), [] | ["spec.template"]), "{fields:?}");
         causes.is_empty()
@@ -547,7 +553,7 @@ fn revisions_do_not_change() {
         REVISION,
         &json!({"data": {"a": 1}, "revision": 1}),
         &json!({"data": {"a": 2}, "revision": 2}),
-        Part::Main,
+        Subresource::Main,
         &["data: Invalid value: {\"a\":2}: field is immutable"],
     );
 }
@@ -566,7 +572,7 @@ fn a_daemon_sets_template_is_numbered() {
     let mut changed = set.clone();
     changed["metadata"]["annotations"] = json!({});
     changed["spec"]["minReadySeconds"] = 5.into();
-    rules::prepare_update(resource, &mut changed, &set, Part::Main, &ctx);
+    rules::prepare_update(resource, &mut changed, &set, Subresource::Main, &ctx);
     assert_eq!(
         (changed["metadata"]["generation"].clone(), number(&changed)),
         (2.into(), "1".into())
@@ -575,7 +581,7 @@ fn a_daemon_sets_template_is_numbered() {
     let before = changed.clone();
     let mut again = changed;
     again["spec"]["template"]["spec"]["hostNetwork"] = false.into();
-    rules::prepare_update(resource, &mut again, &before, Part::Main, &ctx);
+    rules::prepare_update(resource, &mut again, &before, Subresource::Main, &ctx);
     assert_eq!((again["metadata"]["generation"].clone(), number(&again)), (3.into(), "2".into()));
 }
 
@@ -609,7 +615,7 @@ fn absent_counts_are_zero() {
         ("apps/v1", "ReplicaSet"),
         &json!({}),
         &json!({"status": {"replicas": -1}}),
-        Part::Status,
+        Subresource::Status,
         &[
             "status.replicas: Invalid value: -1: must be greater than or equal to 0",
             "status.fullyLabeledReplicas: Invalid value: 0: cannot be greater than status.replicas",
@@ -734,16 +740,16 @@ fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
     let gates = gates();
     let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let old = json!({"metadata": {"name": "d", "generation": 7, "labels": {"a": "b"}}, "spec": {"replicas": 1}});
-    let generation = |part: Part, metadata: &str| {
+    let generation = |subresource: Subresource, metadata: &str| {
         let mut new = old.clone();
         new["metadata"][metadata] = json!({"k": "v"});
-        rules::prepare_update(resource, &mut new, &old, part, &ctx);
+        rules::prepare_update(resource, &mut new, &old, subresource, &ctx);
         (new["metadata"]["generation"].clone(), new["metadata"]["labels"].clone())
     };
-    assert_eq!(generation(Part::Main, "annotations"), (8.into(), json!({"a": "b"})));
-    assert_eq!(generation(Part::Status, "annotations"), (7.into(), json!({"a": "b"})));
-    assert_eq!(generation(Part::Main, "labels"), (7.into(), json!({"k": "v"})));
-    assert_eq!(generation(Part::Status, "labels"), (7.into(), json!({"a": "b"})));
+    assert_eq!(generation(Subresource::Main, "annotations"), (8.into(), json!({"a": "b"})));
+    assert_eq!(generation(Subresource::Status, "annotations"), (7.into(), json!({"a": "b"})));
+    assert_eq!(generation(Subresource::Main, "labels"), (7.into(), json!({"k": "v"})));
+    assert_eq!(generation(Subresource::Status, "labels"), (7.into(), json!({"a": "b"})));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 use objects::FeatureGates;
-use objects::rules::{self, Part, RuleContext};
+use objects::rules::{self, RuleContext, Subresource};
 use proptest::prelude::*;
 
 /// An external change of a job or its pods.
@@ -170,7 +170,7 @@ impl Walk {
         let gates = FeatureGates::default();
         let ctx = RuleContext { gates: &gates, allow_privileged: true, now: at(self.now) };
         let jobs = objects::catalog::find("batch", "v1", "jobs").unwrap();
-        let causes = rules::validate_update(jobs, &new, &self.job, Part::Status, &ctx);
+        let causes = rules::validate_update(jobs, &new, &self.job, Subresource::Status, &ctx);
         assert!(causes.is_empty(), "{causes:?}\n{:#}", new["status"]);
         self.job = new;
         self.failed.extend(self.uncounted("failed"));

@@ -1,4 +1,4 @@
-//! Documents: discovery, OpenAPI, version and health.
+//! Non-resource paths: discovery, OpenAPI, version, health and metrics.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -20,19 +20,19 @@ use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::accept::{self, Route, Wanted};
+use crate::accept::{self, AcceptedFormat, Route};
 use crate::api::Api;
 use crate::backup;
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 use crate::reply::{JSON, PROTOBUF, Reply, TEXT, YAML};
-use crate::request::Call;
+use crate::request::Request;
 use https::Body;
 
-/// The version of the API we keep to.
+/// The served version of the Kubernetes API.
 const MAJOR: &str = "1";
 const MINOR: &str = "37";
 
-/// Rendered when first asked for: few clients do, and not at the start.
+/// Rendered on the first request: few clients need it, and not at the start.
 static OPENAPI: LazyLock<OpenApi> =
     LazyLock::new(|| OpenApi::render(Schema::served(), RESOURCES, &git_version()));
 
@@ -42,13 +42,13 @@ pub fn git_version() -> String {
     format!("v{MAJOR}.{MINOR}.0+berth-{}", env!("CARGO_PKG_VERSION"))
 }
 
-pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> {
+pub(crate) fn get(api: &Api, request: &Request, path: &str) -> Result<Reply, ApiError> {
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
-        return health(api, call, check, rest);
+        return health(api, request, check, rest);
     }
     let metrics = &api.shared.metrics;
-    let figures = match path {
+    let metrics_text = match path {
         "/metrics" => {
             let mut text = metrics.render(api.store().revision().get());
             text.push_str(&api.shared.flow.render());
@@ -58,25 +58,26 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         "/metrics/slis" => Some(metrics.render_checks()),
         _ => None,
     };
-    if let Some(text) = figures {
-        let (media, body) = https::exposition::negotiate(call.header("accept"), text);
+    if let Some(text) = metrics_text {
+        let (media, body) = https::exposition::negotiate(request.header("accept"), text);
         return Ok(Reply::bytes(StatusCode::OK, media, body));
     }
     if path == backup::PATH {
-        return backup::get(api, call);
+        return backup::get(api, request);
     }
-    if call.path.starts_with("//") {
+    if request.path.starts_with("//") {
         return Ok(not_found());
     }
     let known = matches!(segments.as_slice(), ["api" | "apis" | "version" | "openapi", ..] | [""]);
     if !known {
         return Ok(not_found());
     }
-    let accept = call.header("accept");
-    // Upstream's router knows the methods of these paths; the handlers of the others take any.
-    let routed = |route: Route| match call.method {
+    let accept = request.header("accept");
+    // Upstream's router restricts the methods of these paths; the handlers of the others accept
+    // any.
+    let routed = |route: Route| match request.method {
         Method::GET => accept::check_route(accept, route),
-        _ => Err(Refusal::method_not_allowed()),
+        _ => Err(ApiError::method_not_allowed()),
     };
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
@@ -86,24 +87,24 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         }
         ["api"] | ["api", ""] => {
             routed(Route::Objects)?;
-            aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
+            aggregated(request, discovery::aggregated_core).unwrap_or_else(|| {
                 let address = &api.shared.options.advertised;
-                ok(call, &discovery::core_versions(RESOURCES, address))
+                ok(request, &discovery::core_versions(RESOURCES, address))
             })
         }
-        ["apis"] | ["apis", ""] => aggregated(call, discovery::aggregated)
-            .unwrap_or_else(|| ok(call, &discovery::groups(RESOURCES))),
+        ["apis"] | ["apis", ""] => aggregated(request, discovery::aggregated)
+            .unwrap_or_else(|| ok(request, &discovery::groups(RESOURCES))),
         ["api", version] => match discovery::resources(RESOURCES, "", version) {
-            Some(list) => routed(Route::Objects).and_then(|()| ok(call, &list)),
-            None => Err(Refusal::no_such_resource()),
+            Some(list) => routed(Route::Objects).and_then(|()| ok(request, &list)),
+            None => Err(ApiError::no_such_resource()),
         },
         ["apis", group] => match discovery::group(RESOURCES, group) {
-            Some(group) => ok(call, &group),
+            Some(group) => ok(request, &group),
             None => Ok(not_found()),
         },
-        // kubectl looks here before it calls a kind unknown, discovery or not.
+        // kubectl looks here before it reports a kind as unknown.
         ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"]
-            if call.method == Method::GET =>
+            if request.method == Method::GET =>
         {
             let list = json!({
                 "kind": "CustomResourceDefinitionList",
@@ -115,55 +116,55 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         }
         ["apis", group, version, ..] => {
             if let Some(list) = discovery::resources(RESOURCES, group, version) {
-                return routed(Route::Objects).and_then(|()| ok(call, &list));
+                return routed(Route::Objects).and_then(|()| ok(request, &list));
             }
             match discovery::group(RESOURCES, group) {
-                Some(_) => Err(Refusal::no_such_resource()),
+                Some(_) => Err(ApiError::no_such_resource()),
                 None => Ok(not_found()),
             }
         }
-        ["openapi", "v2"] => Ok(openapi_v2(call)),
+        ["openapi", "v2"] => Ok(openapi_v2(request)),
         ["openapi", "v3"] => {
             let mut reply = Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone());
             set(&mut reply, "last-modified", &STARTED);
             Ok(reply)
         }
-        ["openapi", "v3", rest @ ..] => Ok(openapi_v3(call, &rest.join("/"))),
-        ["api", ..] => Err(Refusal::no_such_resource()),
+        ["openapi", "v3", rest @ ..] => Ok(openapi_v3(request, &rest.join("/"))),
+        ["api", ..] => Err(ApiError::no_such_resource()),
         _ => Ok(not_found()),
     }
 }
 
-/// A document of discovery, in the notation the client wants.
-fn ok(call: &Call, value: &Value) -> Result<Reply, Refusal> {
-    let wanted = Wanted::of_document(call.header("accept"))?;
-    if wanted.is_protobuf() && value["apiVersion"].is_null() {
-        // Upstream's JSON of the core group names no version; an envelope has to.
+/// Returns a discovery document in the accepted format.
+fn ok(request: &Request, value: &Value) -> Result<Reply, ApiError> {
+    let format = AcceptedFormat::parse_plain(request.header("accept"))?;
+    if format.is_protobuf() && value["apiVersion"].is_null() {
+        // Upstream's JSON of the core group has no version; a protobuf envelope needs one.
         let mut named = value.clone();
         named["apiVersion"] = Value::from("v1");
-        return Ok(crate::read::encoded(&named, StatusCode::OK, wanted));
+        return Ok(crate::read::encoded(&named, StatusCode::OK, format));
     }
-    Ok(crate::read::encoded(value, StatusCode::OK, wanted))
+    Ok(crate::read::encoded(value, StatusCode::OK, format))
 }
 
 fn not_found() -> Reply {
     Reply::text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// Discovery in one document, if the client asks for it.
+/// Returns aggregated discovery, if the client asks for it.
 fn aggregated(
-    call: &Call,
+    request: &Request,
     render: fn(&[objects::catalog::Resource]) -> Value,
-) -> Option<Result<Reply, Refusal>> {
-    let notation = accept::aggregated_discovery(call.header("accept"))?;
+) -> Option<Result<Reply, ApiError>> {
+    let notation = accept::aggregated_discovery(request.header("accept"))?;
     let document = render(RESOURCES);
-    // One tag for all notations, as upstream has it.
+    // One ETag for all media types, as upstream.
     let etag = format!("\"{:016X}\"", fnv(document.to_string().as_bytes()));
-    let wanted = Wanted { content_type: notation, ..Wanted::PLAIN };
-    let mut reply = if call.header("if-none-match") == etag {
+    let format = AcceptedFormat { content_type: notation, ..AcceptedFormat::PLAIN };
+    let mut reply = if request.header("if-none-match") == etag {
         Reply::bytes(StatusCode::NOT_MODIFIED, "", "")
     } else {
-        let mut reply = crate::read::encoded(&document, StatusCode::OK, wanted);
+        let mut reply = crate::read::encoded(&document, StatusCode::OK, format);
         reply.content_type = match notation {
             YAML => discovery::AGGREGATED_YAML,
             PROTOBUF => discovery::AGGREGATED_PROTOBUF,
@@ -189,31 +190,31 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
     }
 }
 
-/// The message for clients that accept no form of a document; upstream's has nothing more.
+/// Returns the 406 for documents; upstream's has no body.
 fn not_acceptable() -> Reply {
     Reply::bytes(StatusCode::NOT_ACCEPTABLE, "", "")
 }
 
-fn openapi_v2(call: &Call) -> Reply {
+fn openapi_v2(request: &Request) -> Reply {
     let served = [JSON, V2_PROTOBUF, V2_PROTOBUF_ANSWER];
-    let Some(media) = accept::preferred(call.header("accept"), &served) else {
+    let Some(media) = accept::preferred(request.header("accept"), &served) else {
         return not_acceptable();
     };
     let (document, media) = match media {
         JSON => (&OPENAPI.v2, JSON),
         _ => (&OPENAPI.v2_protobuf, V2_PROTOBUF_ANSWER),
     };
-    let mut reply = cached(call, document, media);
+    let mut reply = cached(request, document, media);
     set(&mut reply, "vary", "Accept-Encoding");
     reply
 }
 
-fn openapi_v3(call: &Call, key: &str) -> Reply {
+fn openapi_v3(request: &Request, key: &str) -> Reply {
     let Some(document) = OPENAPI.v3.get(key) else {
         return Reply::bytes(StatusCode::NOT_FOUND, "", "");
     };
     let served = [JSON, V3_PROTOBUF_ANSWER, V3_PROTOBUF];
-    let (document, media) = match accept::preferred(call.header("accept"), &served) {
+    let (document, media) = match accept::preferred(request.header("accept"), &served) {
         Some(JSON) => (Cow::Borrowed(document), JSON),
         Some(_) => match OPENAPI.v3_protobuf(key) {
             Some(document) => (Cow::Owned(document), V3_PROTOBUF_ANSWER),
@@ -225,19 +226,19 @@ fn openapi_v3(call: &Call, key: &str) -> Reply {
             return reply;
         }
     };
-    let mut reply = match call.query.text("hash") {
-        "" => cached(call, &document, media),
+    let mut reply = match request.query.text("hash") {
+        "" => cached(request, &document, media),
         hash if hash == document.hash => {
-            let mut reply = cached(call, &document, media);
+            let mut reply = cached(request, &document, media);
             set(&mut reply, "cache-control", "public, immutable");
             set(&mut reply, "expires", &never());
             reply
         }
         _ => {
             let mut reply = Reply::bytes(StatusCode::MOVED_PERMANENTLY, media, "");
-            let place = format!("/openapi/v3/{key}?hash={}", document.hash);
-            if let Ok(place) = HeaderValue::from_str(&place) {
-                reply.headers.insert(LOCATION, place);
+            let location = format!("/openapi/v3/{key}?hash={}", document.hash);
+            if let Ok(location) = HeaderValue::from_str(&location) {
+                reply.headers.insert(LOCATION, location);
             }
             set(&mut reply, "etag", &format!("\"{}\"", document.hash));
             reply
@@ -247,53 +248,56 @@ fn openapi_v3(call: &Call, key: &str) -> Reply {
     reply
 }
 
-/// As far ahead as caches look: a year.
+/// Returns a date one year from now, the longest time that caches use.
 fn never() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
     Timestamp::new(seconds, 0).plus_seconds(365 * 24 * 3600).to_http_text()
 }
 
-/// A document, or word that the client's copy is still good.
-fn cached(call: &Call, document: &Document, media: &'static str) -> Reply {
+/// Returns a document, or 304 if the client's copy is current.
+fn cached(request: &Request, document: &Document, media: &'static str) -> Reply {
     let etag = format!("\"{}\"", document.hash);
-    let mut reply = match call.header("if-none-match") == etag {
+    let mut reply = match request.header("if-none-match") == etag {
         true => Reply::bytes(StatusCode::NOT_MODIFIED, "", ""),
         false => Reply::bytes(StatusCode::OK, media, document.body.clone()),
     };
     set(&mut reply, "etag", &etag);
     if reply.status == StatusCode::OK {
         set(&mut reply, "last-modified", &STARTED);
-        compress(call, &mut reply);
+        compress(request, &mut reply);
     }
     reply
 }
 
-/// When the documents came to be: they change with the program.
+/// The modification time of the documents: they change with the program.
 static STARTED: LazyLock<String> = LazyLock::new(|| {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
     Timestamp::new(seconds, 0).to_http_text()
 });
 
-/// OpenAPI documents are a megabyte of text; clients that can are sent a tenth of it.
-fn compress(call: &Call, reply: &mut Reply) {
-    let accepts =
-        call.header("accept-encoding").split(',').any(|coding| coding.trim().starts_with("gzip"));
+/// Compresses a reply if the client accepts it. OpenAPI documents shrink from a megabyte to a
+/// tenth.
+fn compress(request: &Request, reply: &mut Reply) {
+    let accepts = request
+        .header("accept-encoding")
+        .split(',')
+        .any(|coding| coding.trim().starts_with("gzip"));
     let Body::Whole(bytes) = &reply.body else { return };
     if !accepts {
         return;
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let compressed = encoder.write_all(bytes).and_then(|()| encoder.finish());
-    // Writing to memory does not fail; if it did, the plain text is as good.
+    // Writing to memory does not fail; the plain text would do as well.
     if let Ok(compressed) = compressed {
         reply.body = Body::Whole(compressed.into());
         set(reply, "content-encoding", "gzip");
     }
 }
 
-/// The paths there are, for people who look at `/`.
+/// Returns the paths listed at `/`.
 fn paths() -> Vec<String> {
     let mut paths: Vec<String> = [
         "/api",
@@ -337,7 +341,7 @@ fn version() -> Value {
     })
 }
 
-/// The architecture's name as clients know it.
+/// Returns the architecture's Go name.
 fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -346,10 +350,10 @@ fn go_arch() -> &'static str {
     }
 }
 
-/// `/healthz` and its kin: `ok`, or each check on a line.
-fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Refusal> {
+/// Serves `/healthz`, `/livez` and `/readyz`: `ok`, or one line per check.
+fn health(api: &Api, request: &Request, kind: &str, rest: &[&str]) -> Result<Reply, ApiError> {
     let store = api.store().get("/registry/health").is_ok();
-    // Called etcd where clients ask for it by that name.
+    // The store is also checked under the name etcd, which some clients ask for.
     let mut checks: Vec<(&'static str, bool)> =
         vec![("ping", true), ("log", true), ("etcd", store), ("store", store)];
     if kind == "readyz" {
@@ -363,7 +367,7 @@ fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Re
             None => not_found(),
         });
     }
-    let excluded: Vec<&str> = call.query.all("exclude").collect();
+    let excluded: Vec<&str> = request.query.all("exclude").collect();
     let mut text = String::new();
     let mut healthy = true;
     for (name, good) in &checks {
@@ -383,7 +387,7 @@ fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Re
     if !healthy {
         return Ok(failed(&format!("{text}{kind} check failed\n")));
     }
-    if call.query.get("verbose").is_some() {
+    if request.query.get("verbose").is_some() {
         let _ = writeln!(text, "{kind} check passed");
         return Ok(Reply::text(StatusCode::OK, text));
     }

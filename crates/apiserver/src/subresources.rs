@@ -1,4 +1,4 @@
-//! Subresources with handlers of their own: binding, eviction, scale, token, log and the streams.
+//! Subresources with their own handlers: binding, eviction, scale, token, log and the streams.
 
 use http::StatusCode;
 use objects::apply::{self, FieldManager};
@@ -12,121 +12,108 @@ use objects::selector::LabelSelector;
 use objects::table;
 use serde_json::{Value, json};
 
-use crate::accept::{Form, Wanted};
+use crate::accept::{AcceptedFormat, Representation};
 use crate::admission;
 use crate::api::Api;
+use crate::codec;
+use crate::decode::{self, Expected, FieldValidation};
 use crate::delete::{self, DeleteOptions};
-use crate::incoming::{self, Expected, FieldValidation};
+use crate::error::ApiError;
 use crate::node_restriction;
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::{PROTOBUF, Reply};
-use crate::request::Call;
-use crate::route::Place;
-use crate::stored;
+use crate::request::RequestContext;
+use crate::route::ResourcePath;
 use crate::write::{self, Origin, WriteOptions};
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-/// `{"status": "Success", "code": 201}`.
-fn created(wanted: Wanted) -> Reply {
+/// Returns `{"status": "Success", "code": 201}`.
+fn created(format: AcceptedFormat) -> Reply {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
     });
-    read::encoded(&status, StatusCode::CREATED, wanted)
+    read::encoded(&status, StatusCode::CREATED, format)
 }
 
-pub(crate) async fn get(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    match write::part_name(place) {
+pub(crate) async fn get(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    match write::subresource_name(path) {
         "scale" => {
-            let entry = read::find(api, place)?;
-            let found = scale::of(&read::load(place.resource, &entry)?);
-            scale_reply(api, call, &found, wanted)
+            let entry = read::find(api, path)?;
+            let found = scale::of(&read::load(path.resource, &entry)?);
+            scale_reply(context, &found)
         }
-        "log" => crate::streams::log(api, call, place).await,
-        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place).await,
-        _ => Err(Refusal::method_not_allowed()),
+        "log" => crate::streams::log(api, request, path).await,
+        "exec" | "attach" | "portforward" => crate::streams::connect(api, request, path).await,
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 
-pub(crate) async fn create(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    match write::part_name(place) {
-        "binding" => bind(api, call, place, wanted).await,
-        "eviction" => evict(api, call, place, wanted).await,
-        "token" => crate::tokens::request(api, call, place, wanted).await,
-        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place).await,
-        _ => Err(Refusal::method_not_allowed()),
+pub(crate) async fn create(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    match write::subresource_name(path) {
+        "binding" => bind(context).await,
+        "eviction" => evict(context).await,
+        "token" => crate::tokens::request(context).await,
+        "exec" | "attach" | "portforward" => crate::streams::connect(api, request, path).await,
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 
 /// Assigns a pod to a node.
-pub(crate) async fn bind(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    let options = WriteOptions::of(call, "CreateOptions")?;
+pub(crate) async fn bind(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    let options = WriteOptions::of(request, "CreateOptions")?;
     let expected = Expected::named("Binding", "v1".to_owned(), "io.k8s.api.core.v1.Binding")?;
-    let received = incoming::read(call, &expected)?;
+    let received = decode::body(request, &expected)?;
     let mut binding = received.object;
-    write::check_namespace(place, &mut binding)?;
+    write::check_namespace(path, &mut binding)?;
     let name = binding["metadata"]["name"].as_str().unwrap_or_default();
-    if name != place.name {
-        return Err(Refusal::bad_request("name in URL does not match name in Binding object"));
+    if name != path.name {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
     let causes = pod::validate_binding(&binding);
     if !causes.is_empty() {
-        return Err(Refusal::invalid_kind("", "Binding", name, &causes));
+        return Err(ApiError::invalid_kind("", "Binding", name, &causes));
     }
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
     if binding["target"]["kind"] == "Node" {
-        admission::tell_topology(api, &node, &mut binding)?;
+        admission::add_topology_labels(api, &node, &mut binding)?;
     }
-    let bound = place.clone();
     let by = FieldManager { name: &options.manager, subresource: "binding", api_version: "v1" };
     let now = api.now();
     let mut change = |old: &Value| {
-        if let Some(node) = call.user().node() {
-            node_restriction::check_part(node, place, old)?;
+        if let Some(node) = request.user().node() {
+            node_restriction::check_subresource(node, path, old)?;
         }
-        check_binding_preconditions(place, &binding, old)?;
+        check_binding_preconditions(path, &binding, old)?;
         let refused = |why: String| {
             let message =
-                format!("Operation cannot be fulfilled on pods/binding {:?}: {why}", place.name);
-            Refusal::new(StatusCode::CONFLICT, "Conflict", message)
-                .with_details(json!({"name": place.name, "kind": "pods/binding"}))
+                format!("Operation cannot be fulfilled on pods/binding {:?}: {why}", path.name);
+            ApiError::new(StatusCode::CONFLICT, "Conflict", message)
+                .with_details(json!({"name": path.name, "kind": "pods/binding"}))
         };
         if old["metadata"]["deletionTimestamp"].is_string() {
-            let why = format!("pod {} is being deleted, cannot be assigned to a host", place.name);
+            let why = format!("pod {} is being deleted, cannot be assigned to a host", path.name);
             return Err(refused(why));
         }
         if let Some(bound) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
-            let why = format!("pod {} is already assigned to node {bound:?}", place.name);
+            let why = format!("pod {} is already assigned to node {bound:?}", path.name);
             return Err(refused(why));
         }
         if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-            let why = format!("pod {} has non-empty .spec.schedulingGates", place.name);
+            let why = format!("pod {} has non-empty .spec.schedulingGates", path.name);
             return Err(refused(why));
         }
         Ok(bound_to(old, &binding, &node, now))
     };
-    write::write_over(api, call, &bound, &options, Origin::Update(by), &mut change).await?;
-    Ok(created(wanted).with_warnings(received.warnings))
+    write::guaranteed_update(context, &options, Origin::Update(by), &mut change).await?;
+    Ok(created(format).with_warnings(received.warnings))
 }
 
-/// The pod with its node, what the binding adds to its metadata, and the condition that says so. It
-/// is nominated for no node any more.
+/// Returns the pod with its node, the metadata of the binding, and the `PodScheduled` condition.
+/// Its nomination is removed.
 fn bound_to(pod: &Value, binding: &Value, node: &str, now: Timestamp) -> Value {
     let mut bound = pod.clone();
     bound["spec"]["nodeName"] = Value::from(node);
@@ -152,53 +139,58 @@ fn bound_to(pod: &Value, binding: &Value, node: &str, now: Timestamp) -> Value {
     bound
 }
 
-fn check_binding_preconditions(place: &Place, binding: &Value, pod: &Value) -> Result<(), Refusal> {
+fn check_binding_preconditions(
+    path: &ResourcePath,
+    binding: &Value,
+    pod: &Value,
+) -> Result<(), ApiError> {
     for (field, label) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let asked = binding["metadata"][field].as_str().unwrap_or_default();
         let found = pod["metadata"][field].as_str().unwrap_or_default();
         if !asked.is_empty() && asked != found {
-            let key = stored::key(place.resource, &place.namespace, &place.name);
+            let key = codec::key(path.resource, &path.namespace, &path.name);
             let why = format!(
                 "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, \
                  AdditionalErrorMsg: Precondition failed: {label} in precondition: {asked}, \
                  {label} in object meta: {found}"
             );
-            return Err(Refusal::conflict(place.resource, &place.name, &why));
+            return Err(ApiError::conflict(path.resource, &path.name, &why));
         }
     }
     Ok(())
 }
 
-/// Deletes a pod, if the disruption budgets that protect it allow.
-async fn evict(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
+/// Deletes a pod, if its disruption budget allows it.
+async fn evict(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     let mut expected =
         Expected::named("Eviction", "policy/v1".to_owned(), "io.k8s.api.policy.v1.Eviction")?;
     expected.alike = "policy/v1beta1";
-    let asked = WriteOptions::of(call, "CreateOptions")?;
-    let received = incoming::read(call, &expected)?;
+    let write_options = WriteOptions::of(request, "CreateOptions")?;
+    let received = decode::body(request, &expected)?;
     let mut eviction = received.object;
-    write::check_namespace(place, &mut eviction)?;
+    write::check_namespace(path, &mut eviction)?;
     let name = eviction["metadata"]["name"].as_str().unwrap_or_default();
-    if name != place.name {
-        return Err(Refusal::bad_request("name in URL does not match name in Eviction object"));
+    if name != path.name {
+        return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
-    options.dry_run |= asked.dry_run;
+    options.dry_run |= write_options.dry_run;
     options.evicting = true;
-    let pods = Place { subresource: None, ..place.clone() };
+    let pods = ResourcePath { subresource: None, ..path.clone() };
     let entry = read::find(api, &pods)?;
-    let pod = read::load(place.resource, &entry)?;
-    if let Some(node) = call.user().node() {
-        node_restriction::check_part(node, place, &pod)?;
+    let pod = read::load(path.resource, &entry)?;
+    if let Some(node) = request.user().node() {
+        node_restriction::check_subresource(node, path, &pod)?;
     }
     if !may_be_evicted_freely(&pod) {
         spend_budget(api, &pods, &pod, options.dry_run).await?;
     }
     delete::delete(api, &pods, &options).await?;
-    Ok(created(wanted).with_warnings(received.warnings))
+    Ok(created(format).with_warnings(received.warnings))
 }
 
-/// Pods that count for no budget: finished, not started, or going already.
+/// Returns true for pods that count for no budget: finished, not started, or terminating.
 fn may_be_evicted_freely(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
         || pod["metadata"]["deletionTimestamp"].is_string()
@@ -209,14 +201,19 @@ fn is_ready(pod: &Value) -> bool {
     conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// Takes one disruption from the budget that protects the pod.
-async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> Result<(), Refusal> {
+/// Takes one disruption from the budget of the pod.
+async fn spend_budget(
+    api: &Api,
+    path: &ResourcePath,
+    pod: &Value,
+    dry_run: bool,
+) -> Result<(), ApiError> {
     let Some(budgets) = catalog::find("policy", "v1", "poddisruptionbudgets") else {
         return Ok(());
     };
     let mut matching = Vec::new();
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
-    for entry in snapshot.range(&stored::prefix(budgets, &place.namespace), None) {
+    for entry in snapshot.range(&codec::prefix(budgets, &path.namespace), None) {
         let entry = entry.map_err(|error| read::broken(&error))?;
         let budget = read::load(budgets, &entry)?;
         let selector = LabelSelector::from_value(&budget["spec"]["selector"]);
@@ -232,7 +229,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         _ => {
             let message = "This pod has more than one PodDisruptionBudget, which the eviction \
                            subresource does not support.";
-            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
         }
     };
     let name = budget["metadata"]["name"].as_str().unwrap_or_default();
@@ -240,15 +237,16 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     let too_many = |cause: String, retry: Option<u32>| {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-        refusal = refusal.caused_by(json!([{"reason": "DisruptionBudget", "message": cause}]));
-        if let (Some(seconds), Some(Value::Object(details))) = (retry, &mut refusal.details) {
+        let mut error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        error = error.caused_by(json!([{"reason": "DisruptionBudget", "message": cause}]));
+        if let (Some(seconds), Some(Value::Object(details))) = (retry, &mut error.details) {
             details.insert("retryAfterSeconds".to_owned(), Value::from(seconds));
         }
-        refusal.retry_after = retry;
-        refusal
+        error.retry_after = retry;
+        error
     };
-    // A pod that is not ready disrupts nothing once the budget holds without it, or may go always.
+    // A pod that is not ready may be evicted if the budget is met without it, or if the policy
+    // always allows it.
     let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
     let holds =
         number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
@@ -271,19 +269,19 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let left = number("disruptionsAllowed") - 1;
     spent["status"]["disruptionsAllowed"] = Value::from(left);
     if left == 0 {
-        tell_exhausted(&mut spent["status"], number("observedGeneration"), api.now());
+        set_exhausted(&mut spent["status"], number("observedGeneration"), api.now());
     }
     let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
     spent["status"]["disruptedPods"][pod_name] = Value::from(api.now().to_seconds_text());
     let key = entry.key.to_string();
     let transaction = store::Transaction::new()
         .expect_modified_at(key.as_str(), entry.modified)
-        .put(key.as_str(), stored::encode(budgets, &spent))
+        .put(key.as_str(), codec::encode(budgets, &spent))
         // An eviction is a deletion.
         .with_reserve();
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
-        // Another eviction spent it: the client tries again.
+        // Another eviction used it: the client retries.
         Ok(store::Outcome::Conflict { .. }) => Err(too_many(
             format!("The disruption budget {name} is still being processed by the server."),
             Some(10),
@@ -294,14 +292,16 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
 
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
-/// Why a budget lets no pod go. Where it could not be counted, its numbers are not to be trusted.
+/// Returns the reason why a budget allows no eviction. After a failed sync its numbers are not
+/// reliable.
 fn denied(name: &str, status: &Value) -> String {
     let conditions = status["conditions"].as_array().into_iter().flatten();
-    let told = conditions.into_iter().find(|condition| condition["type"] == DISRUPTION_ALLOWED);
-    let told = told.filter(|condition| condition["status"] == "False");
+    let condition =
+        conditions.into_iter().find(|condition| condition["type"] == DISRUPTION_ALLOWED);
+    let condition = condition.filter(|condition| condition["status"] == "False");
     let text =
         |condition: &Value, field: &str| condition[field].as_str().unwrap_or_default().to_owned();
-    let why = told.map(|condition| (text(condition, "reason"), text(condition, "message")));
+    let why = condition.map(|condition| (text(condition, "reason"), text(condition, "message")));
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     let (needed, healthy) = (number("desiredHealthy"), number("currentHealthy"));
     let no = format!("The disruption budget {name} does not allow evicting pods currently");
@@ -317,9 +317,9 @@ fn denied(name: &str, status: &Value) -> String {
     }
 }
 
-/// Says of a budget that nothing is left of it.
-fn tell_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
-    let told = json!({
+/// Sets the condition of an exhausted budget.
+fn set_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
+    let condition = json!({
         "type": DISRUPTION_ALLOWED, "status": "False", "reason": "InsufficientPods", "message": "",
         "observedGeneration": generation, "lastTransitionTime": now.to_seconds_text(),
     });
@@ -328,109 +328,106 @@ fn tell_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
         Some(found) => {
             let since = found["lastTransitionTime"].clone();
             let stays = found["status"] == "False";
-            *found = told;
+            *found = condition;
             if stays {
                 found["lastTransitionTime"] = since;
             }
         }
-        None => conditions.push(told),
+        None => conditions.push(condition),
     }
     status["conditions"] = Value::from(conditions);
 }
 
-/// A scale in the form the client wants.
-fn scale_reply(api: &Api, call: &Call, scale: &Value, wanted: Wanted) -> Result<Reply, Refusal> {
-    let shown = match wanted.form {
-        Form::Plain => return Ok(read::encoded(scale, StatusCode::OK, wanted)),
-        Form::Table => table::of_scale(scale, read::table_form(call, wanted)?, api.now()),
-        Form::PartialMetadata => table::partial_metadata(scale, wanted.version),
-        Form::PartialMetadataList => {
-            return Err(Refusal::not_acceptable(
+/// Returns a scale in the accepted format.
+fn scale_reply(context: RequestContext<'_>, scale: &Value) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, format, .. } = context;
+    let shown = match format.representation {
+        Representation::Plain => return Ok(read::encoded(scale, StatusCode::OK, format)),
+        Representation::Table => {
+            table::of_scale(scale, read::table_form(request, format)?, api.now())
+        }
+        Representation::PartialMetadata => table::partial_metadata(scale, format.version),
+        Representation::PartialMetadataList => {
+            return Err(ApiError::not_acceptable(
                 "you requested PartialObjectMetadataList, but the requested object is not a list \
                  (*autoscaling.Scale)",
             ));
         }
     };
-    if wanted.is_protobuf() {
+    if format.is_protobuf() {
         let bytes = read::enveloped(scale_expected()?.type_id, &shown)?;
         return Ok(Reply::bytes(StatusCode::OK, PROTOBUF, bytes));
     }
-    Ok(read::encoded(&shown, StatusCode::OK, wanted))
+    Ok(read::encoded(&shown, StatusCode::OK, format))
 }
 
-fn scale_expected() -> Result<Expected<'static>, Refusal> {
+fn scale_expected() -> Result<Expected<'static>, ApiError> {
     Expected::named("Scale", "autoscaling/v1".to_owned(), SCALE)
 }
 
 pub(crate) async fn update_scale(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
+    context: RequestContext<'_>,
     options: &WriteOptions,
-) -> Result<Reply, Refusal> {
-    let received = incoming::read(call, &scale_expected()?)?;
+) -> Result<Reply, ApiError> {
+    let RequestContext { request, path, .. } = context;
+    let received = decode::body(request, &scale_expected()?)?;
     let mut scale = received.object;
-    write::check_namespace(place, &mut scale)?;
-    write::check_name(place, &scale)?;
+    write::check_namespace(path, &mut scale)?;
+    write::check_name(path, &scale)?;
     let change = move |_: &Value| Ok(scale.clone());
-    let reply = write_scale(api, call, place, wanted, options, Owners::ToTrack, change).await?;
+    let reply = write_scale(context, options, Owners::ToTrack, change).await?;
     Ok(reply.with_warnings(received.warnings))
 }
 
 pub(crate) async fn patch_scale(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
+    context: RequestContext<'_>,
     kind: PatchKind,
     options: &WriteOptions,
-) -> Result<Reply, Refusal> {
-    let validation = FieldValidation::of(call)?;
+) -> Result<Reply, ApiError> {
+    let RequestContext { request, path, .. } = context;
+    let validation = FieldValidation::of(request)?;
     let id = scale_expected()?.type_id;
     let mut warnings = Vec::new();
     let change = |scale: &Value| {
-        let (patched, strict) = write::patched_type(id, kind, scale, &call.body, validation)?;
+        let (patched, strict) = write::patched_type(id, kind, scale, &request.body, validation)?;
         warnings = strict;
-        write::check_request(place, &patched)?;
+        write::check_request(path, &patched)?;
         Ok(patched)
     };
-    let reply = write_scale(api, call, place, wanted, options, Owners::ToTrack, change).await?;
+    let reply = write_scale(context, options, Owners::ToTrack, change).await?;
     Ok(reply.with_warnings(warnings))
 }
 
 /// Server-side apply of a scale.
 pub(crate) async fn apply_scale(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
+    context: RequestContext<'_>,
     options: &WriteOptions,
-) -> Result<Reply, Refusal> {
-    let received = crate::applied::read(call, place)?;
+) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    let received = crate::apply_body::read(request, path)?;
     let (schema, expected) = (Schema::served(), scale_expected()?);
     let by = scale_manager(options);
-    let (force, now) = (call.query.flag("force"), api.now());
+    let (force, now) = (request.query.flag("force"), api.now());
     let change = |scale: &Value| {
         let id = expected.type_id;
         let merged = apply::apply(schema, id, Some(scale), &received.object, &by, force, now)
             .map_err(|error| write::apply_failed(&error))?;
         let decoded = schema
             .decode_value(id, merged)
-            .map_err(|error| Refusal::bad_request(error.to_string()))?;
-        write::check_request(place, &decoded.value)?;
+            .map_err(|error| ApiError::bad_request(error.to_string()))?;
+        write::check_request(path, &decoded.value)?;
         Ok(decoded.value)
     };
-    let reply = write_scale(api, call, place, wanted, options, Owners::Known, change).await?;
+    let reply = write_scale(context, options, Owners::Known, change).await?;
     Ok(reply.with_warnings(received.warnings))
 }
 
-/// Who writes a scale.
+/// Returns the field manager of a scale.
 fn scale_manager(options: &WriteOptions) -> FieldManager<'_> {
     FieldManager { name: &options.manager, subresource: "scale", api_version: "autoscaling/v1" }
 }
 
-/// Whether a scale that was changed says who owns what of it.
+/// The state of the managed fields of a changed scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owners {
     ToTrack,
@@ -438,19 +435,17 @@ enum Owners {
 }
 
 async fn write_scale(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
+    context: RequestContext<'_>,
     options: &WriteOptions,
     owners: Owners,
-    mut change: impl FnMut(&Value) -> Result<Value, Refusal> + Send,
-) -> Result<Reply, Refusal> {
-    let whole = Place { subresource: None, ..place.clone() };
-    if let Err(refusal) = read::find(api, &whole) {
-        return Err(no_such_scale(place, refusal));
+    mut change: impl FnMut(&Value) -> Result<Value, ApiError> + Send,
+) -> Result<Reply, ApiError> {
+    let RequestContext { api, path, .. } = context;
+    let whole = ResourcePath { subresource: None, ..path.clone() };
+    if let Err(error) = read::find(api, &whole) {
+        return Err(no_such_scale(path, error));
     }
-    let version = place.resource.api_version();
+    let version = path.resource.api_version();
     let by = scale_manager(options);
     let (id, now) = (scale_expected()?.type_id, api.now());
     let mut rescale = |old: &Value| {
@@ -459,9 +454,9 @@ async fn write_scale(
         let mut asked = change(&before)?;
         let causes = scale::validate(&asked);
         if !causes.is_empty() {
-            return Err(Refusal::invalid_kind("autoscaling", "Scale", &place.name, &causes));
+            return Err(ApiError::invalid_kind("autoscaling", "Scale", &path.name, &causes));
         }
-        check_scale_uid(place, old, &asked)?;
+        check_scale_uid(path, old, &asked)?;
         if owners == Owners::ToTrack {
             apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
         }
@@ -469,41 +464,46 @@ async fn write_scale(
         new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
         Ok(new)
     };
-    let written =
-        write::write_over(api, call, &whole, options, Origin::Applied, &mut rescale).await?;
-    scale_reply(api, call, &scale::of(&written.object), wanted)
+    let written = write::guaranteed_update(
+        RequestContext { path: &whole, ..context },
+        options,
+        Origin::Applied,
+        &mut rescale,
+    )
+    .await?;
+    scale_reply(context, &scale::of(&written.object))
 }
 
-/// Who writes to the scale of something that is not there is told so of the scale.
-fn no_such_scale(place: &Place, refusal: Refusal) -> Refusal {
-    if refusal.code != StatusCode::NOT_FOUND {
-        return refusal;
+/// Converts a 404 so that it names the scale.
+fn no_such_scale(path: &ResourcePath, error: ApiError) -> ApiError {
+    if error.code != StatusCode::NOT_FOUND {
+        return error;
     }
-    let (kind, group) = (format!("{}/scale", place.resource.plural), place.resource.group);
-    let message = format!("{kind}.{group} {:?} not found", place.name);
-    Refusal::new(StatusCode::NOT_FOUND, "NotFound", message)
-        .with_details(json!({"name": place.name, "group": group, "kind": kind}))
+    let (kind, group) = (format!("{}/scale", path.resource.plural), path.resource.group);
+    let message = format!("{kind}.{group} {:?} not found", path.name);
+    ApiError::new(StatusCode::NOT_FOUND, "NotFound", message)
+        .with_details(json!({"name": path.name, "group": group, "kind": kind}))
 }
 
-/// A scale that names a uid is that of this very object.
-fn check_scale_uid(place: &Place, old: &Value, scale: &Value) -> Result<(), Refusal> {
+/// Checks that the uid of a scale, if there is one, is that of the object.
+fn check_scale_uid(path: &ResourcePath, old: &Value, scale: &Value) -> Result<(), ApiError> {
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let (asked, found) = (uid(scale), uid(old));
     if asked.is_empty() || asked == found {
         return Ok(());
     }
-    let (plural, group) = (place.resource.plural, place.resource.group);
+    let (plural, group) = (path.resource.plural, path.resource.group);
     let message = format!(
         "Operation cannot be fulfilled on {plural}/scale.{group} {:?}: Precondition failed: UID in \
          precondition: {asked}, UID in object meta: {found}",
-        place.name
+        path.name
     );
-    let details = json!({"name": place.name, "group": group, "kind": format!("{plural}/scale")});
-    Err(Refusal::new(StatusCode::CONFLICT, "Conflict", message).with_details(details))
+    let details = json!({"name": path.name, "group": group, "kind": format!("{plural}/scale")});
+    Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message).with_details(details))
 }
 
-/// A resource of the core group that is known to be served.
-pub(crate) fn core(plural: &str) -> Result<&'static Resource, Refusal> {
-    let missing = || Refusal::internal(format!("{plural} are not served"));
+/// Returns a resource of the core group.
+pub(crate) fn core_resource(plural: &str) -> Result<&'static Resource, ApiError> {
+    let missing = || ApiError::internal(format!("{plural} are not served"));
     catalog::find("", "v1", plural).ok_or_else(missing)
 }

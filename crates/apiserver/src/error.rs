@@ -1,7 +1,7 @@
-//! A request that is not granted: [`Refusal`], rendered as the `Status` object clients expect.
+//! A failed request: [`ApiError`], rendered as the `Status` object that clients expect.
 //!
-//! Reasons, codes and the shape of `details` are upstream's; clients branch on them. The texts are
-//! made here and nowhere else where several handlers share them.
+//! Reasons, codes and the shape of `details` are upstream's; clients branch on them. Messages
+//! shared by several handlers are defined here.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,25 +11,25 @@ use objects::catalog::Resource;
 use objects::cursor::{Cause, Causes};
 use serde_json::{Map, Value, json};
 
-/// Why a request is refused.
+/// The error response to a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Refusal {
+pub struct ApiError {
     pub code: StatusCode,
-    /// Empty where upstream gives none.
+    /// Empty where upstream has none.
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
     pub retry_after: Option<u32>,
-    /// `metadata` of the status, where it has any.
+    /// The `metadata` of the status, if it has any.
     pub metadata: Option<Value>,
-    /// What the client was to hear before it came to this.
+    /// Warnings collected before the error occurred.
     pub warnings: Vec<String>,
 }
 
-impl Refusal {
+impl ApiError {
     #[must_use]
-    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal {
+    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError {
             code,
             reason,
             message: message.into(),
@@ -40,122 +40,122 @@ impl Refusal {
         }
     }
 
-    /// With what the client is to hear before what is said already.
+    /// Adds warnings before the existing ones.
     #[must_use]
-    pub fn after(mut self, warnings: &[String]) -> Refusal {
+    pub fn after(mut self, warnings: &[String]) -> ApiError {
         self.warnings.splice(0..0, warnings.iter().cloned());
         self
     }
 
     #[must_use]
-    pub fn bad_request(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
     #[must_use]
-    pub fn internal(message: impl Into<String>) -> Refusal {
+    pub fn internal(message: impl Into<String>) -> ApiError {
         let message = format!("Internal error occurred: {}", message.into());
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
     #[must_use]
-    pub fn unauthorized() -> Refusal {
-        Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    pub fn unauthorized() -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
     #[must_use]
-    pub fn not_found(resource: &Resource, name: &str) -> Refusal {
+    pub fn not_found(resource: &Resource, name: &str) -> ApiError {
         let message = format!("{} {name:?} not found", resource.qualified());
-        Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+        ApiError::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
     }
 
-    /// As [`Refusal::not_found`], with the resource called `word`, as lookups by other parts of upstream's
-    /// server call it.
+    /// As [`ApiError::not_found`], with the resource called `word`, as other parts of upstream's
+    /// server do.
     #[must_use]
-    pub fn not_found_as(word: &str, resource: &Resource, name: &str) -> Refusal {
+    pub fn not_found_as(word: &str, resource: &Resource, name: &str) -> ApiError {
         let message = format!("{word} {name:?} not found");
-        let mut refusal =
-            Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name);
-        if let Some(details) = refusal.details.as_mut() {
+        let mut error =
+            ApiError::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name);
+        if let Some(details) = error.details.as_mut() {
             details["kind"] = Value::from(word);
         }
-        refusal
+        error
     }
 
-    /// There is nothing at this path.
+    /// Returns the error for a path that is not served.
     #[must_use]
-    pub fn no_such_resource() -> Refusal {
+    pub fn no_such_resource() -> ApiError {
         let message = "the server could not find the requested resource";
-        Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).with_details(json!({}))
+        ApiError::new(StatusCode::NOT_FOUND, "NotFound", message).with_details(json!({}))
     }
 
     #[must_use]
-    pub fn method_not_allowed() -> Refusal {
+    pub fn method_not_allowed() -> ApiError {
         let message = "the server does not allow this method on the requested resource";
         let code = StatusCode::METHOD_NOT_ALLOWED;
-        Refusal::new(code, "MethodNotAllowed", message).with_details(json!({}))
+        ApiError::new(code, "MethodNotAllowed", message).with_details(json!({}))
     }
 
     #[must_use]
-    pub fn unsupported_media_type(message: impl Into<String>) -> Refusal {
+    pub fn unsupported_media_type(message: impl Into<String>) -> ApiError {
         let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Refusal::new(code, "UnsupportedMediaType", message).with_details(json!({}))
+        ApiError::new(code, "UnsupportedMediaType", message).with_details(json!({}))
     }
 
     #[must_use]
-    pub fn not_acceptable(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    pub fn not_acceptable(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    /// The body, or the object that it would make, is larger than is accepted.
+    /// Returns the error for a body or an object that is too large.
     #[must_use]
-    pub fn too_large(what: impl fmt::Display) -> Refusal {
+    pub fn too_large(what: impl fmt::Display) -> ApiError {
         let message = format!("Request entity too large: {what}");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
     #[must_use]
-    pub fn already_exists(resource: &Resource, name: &str) -> Refusal {
+    pub fn already_exists(resource: &Resource, name: &str) -> ApiError {
         let message = format!("{} {name:?} already exists", resource.qualified());
-        Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+        ApiError::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
     }
 
-    /// Somebody else was faster, or a precondition does not hold.
+    /// Returns the error for a conflict or a failed precondition.
     #[must_use]
-    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Refusal {
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> ApiError {
         let qualified = resource.qualified();
         let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {why}");
-        Refusal::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+        ApiError::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
     }
 
-    /// The object was written since the client read it.
+    /// Returns the conflict for an object that was written since the client read it.
     #[must_use]
-    pub fn modified(resource: &Resource, name: &str) -> Refusal {
+    pub fn modified(resource: &Resource, name: &str) -> ApiError {
         let why = "the object has been modified; please apply your changes to the latest version \
                    and try again";
-        Refusal::conflict(resource, name, why)
+        ApiError::conflict(resource, name, why)
     }
 
     #[must_use]
-    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Refusal {
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> ApiError {
         let qualified = resource.qualified();
         let message = match name {
             "" => format!("{qualified} is forbidden: {why}"),
             name => format!("{qualified} {name:?} is forbidden: {why}"),
         };
-        Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
+        ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
     }
 
     #[must_use]
-    pub fn invalid(resource: &Resource, name: &str, causes: &Causes) -> Refusal {
-        // What is wrong is said of the stored kind: events of both groups are those of the core.
+    pub fn invalid(resource: &Resource, name: &str, causes: &Causes) -> ApiError {
+        // Messages name the stored kind: events of both groups are stored as core events.
         let group = resource.stored_as().map_or(resource.group, |(group, _)| group);
-        Refusal::invalid_kind(group, resource.kind, name, causes)
+        ApiError::invalid_kind(group, resource.kind, name, causes)
     }
 
-    /// As [`Refusal::invalid`], for what is no resource: `DeleteOptions.meta.k8s.io`.
+    /// As [`ApiError::invalid`], for kinds that are not resources: `DeleteOptions.meta.k8s.io`.
     #[must_use]
-    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &Causes) -> Refusal {
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &Causes) -> ApiError {
         let mut details = Map::new();
         for (key, value) in [("name", name), ("group", group), ("kind", kind)] {
             if !value.is_empty() {
@@ -166,50 +166,50 @@ impl Refusal {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let more = if causes.is_full() { ", and more that is not listed" } else { "" };
         let message = format!("{qualified} {name:?} is invalid: {}{more}", listed(&causes.0));
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
             .with_details(Value::Object(details))
     }
 
-    /// Refuses what would be too much at the moment.
+    /// Returns the error for a request that exceeds a limit at the moment.
     #[must_use]
-    pub fn too_many_requests() -> Refusal {
+    pub fn too_many_requests() -> ApiError {
         let message = "Too many requests, please try again later.";
-        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+        let mut error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
             .with_details(json!({"retryAfterSeconds": 1}));
-        refusal.retry_after = Some(1);
-        refusal
+        error.retry_after = Some(1);
+        error
     }
 
-    /// The revision asked for is no longer kept.
+    /// Returns the error for a compacted resource version.
     #[must_use]
-    pub fn expired(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::GONE, "Expired", message)
+    pub fn expired(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// The revision asked for does not exist yet.
+    /// Returns the error for a resource version in the future.
     #[must_use]
-    pub fn future_revision(asked: u64, newest: u64) -> Refusal {
+    pub fn future_revision(asked: u64, newest: u64) -> ApiError {
         let message = format!("Too large resource version: {asked}, current: {newest}");
         let text = format!("Timeout: {message}");
         let details = json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
             "retryAfterSeconds": 1,
         });
-        let mut refusal = Refusal::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", text);
-        refusal.details = Some(details);
-        refusal.retry_after = Some(1);
-        refusal
+        let mut error = ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", text);
+        error.details = Some(details);
+        error.retry_after = Some(1);
+        error
     }
 
     #[must_use]
-    pub fn with_details(mut self, details: Value) -> Refusal {
+    pub fn with_details(mut self, details: Value) -> ApiError {
         self.details = Some(details);
         self
     }
 
     /// Names the object in `details`.
     #[must_use]
-    pub fn about(self, resource: &Resource, name: &str) -> Refusal {
+    pub fn about(self, resource: &Resource, name: &str) -> ApiError {
         let mut details = Map::new();
         for (key, value) in [("name", name), ("group", resource.group), ("kind", resource.plural)] {
             if !value.is_empty() {
@@ -221,7 +221,7 @@ impl Refusal {
 
     /// Adds `details.causes`.
     #[must_use]
-    pub fn caused_by(mut self, causes: Value) -> Refusal {
+    pub fn caused_by(mut self, causes: Value) -> ApiError {
         let details = self.details.get_or_insert_with(|| json!({}));
         if let Value::Object(details) = details {
             details.insert("causes".to_owned(), causes);
@@ -229,7 +229,7 @@ impl Refusal {
         self
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     #[must_use]
     pub fn to_status(&self) -> Value {
         let mut status = Map::new();
@@ -249,9 +249,9 @@ impl Refusal {
     }
 }
 
-/// `field: message`, in brackets if there are several.
+/// Formats `field: message`, in brackets if there are several.
 fn listed(causes: &[Cause]) -> String {
-    // What several checks found alike is reported once.
+    // Equal findings of several checks are reported once.
     let mut seen = HashSet::with_capacity(causes.len());
     let distinct = causes.iter().filter(|cause| seen.insert((&cause.field, &cause.message)));
     let texts: Vec<String> =

@@ -1,5 +1,5 @@
-//! Bodies of requests: JSON, YAML or protobuf into canonical objects, with every complaint worded as clients
-//! know it.
+//! Decoding request bodies: JSON, YAML or protobuf into canonical objects, with upstream's error
+//! messages.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,13 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::refusal::Refusal;
-use crate::request::Call;
+use crate::error::ApiError;
+use crate::request::Request;
 
-/// The largest body that is read at all.
+/// The maximum size of a body.
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// What to do about fields that are unknown or given twice.
+/// The handling of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Strict,
@@ -28,16 +28,17 @@ pub(crate) enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// Reads `fieldValidation=`; without it clients are warned.
-    pub(crate) fn of(call: &Call) -> Result<FieldValidation, Refusal> {
+    /// Reads `fieldValidation=`; the default is to warn.
+    pub(crate) fn of(request: &Request) -> Result<FieldValidation, ApiError> {
         let mut causes = Causes::default();
-        let read = FieldValidation::check(call, &mut causes);
-        read.ok_or_else(|| Refusal::invalid_kind("meta.k8s.io", "CreateOptions", "", &causes))
+        let read = FieldValidation::check(request, &mut causes);
+        read.ok_or_else(|| ApiError::invalid_kind("meta.k8s.io", "CreateOptions", "", &causes))
     }
 
-    /// Reads `fieldValidation=` as one of the options of a write, which are refused together.
-    pub(crate) fn check(call: &Call, causes: &mut Causes) -> Option<FieldValidation> {
-        match call.query.text("fieldValidation") {
+    /// Reads `fieldValidation=` together with the other options of a write, whose errors are
+    /// reported together.
+    pub(crate) fn check(request: &Request, causes: &mut Causes) -> Option<FieldValidation> {
+        match request.query.text("fieldValidation") {
             "" | "Warn" => Some(FieldValidation::Warn),
             "Strict" => Some(FieldValidation::Strict),
             "Ignore" => Some(FieldValidation::Ignore),
@@ -51,7 +52,7 @@ impl FieldValidation {
     }
 }
 
-/// The notation of a body.
+/// The media type of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notation {
     Json,
@@ -59,26 +60,25 @@ enum Notation {
     Protobuf,
 }
 
-/// An object as received.
+/// A decoded object with the warnings for the client.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Incoming {
+pub(crate) struct DecodedBody {
     pub object: Value,
     pub warnings: Vec<String>,
 }
 
-/// Reads a body as an object of the resource's kind, or of `kind` where a subresource has another
-/// one than the resource.
-pub(crate) fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
-    let validation = FieldValidation::of(call)?;
+/// Decodes a body as an object of the expected kind.
+pub(crate) fn body(request: &Request, expected: &Expected<'_>) -> Result<DecodedBody, ApiError> {
+    let validation = FieldValidation::of(request)?;
     let mut strict = Vec::new();
-    let (header, decoded) = match notation(call)? {
-        Notation::Json => from_json(&call.body, &call.body, expected)?,
+    let (header, decoded) = match notation(request)? {
+        Notation::Json => from_json(&request.body, &request.body, expected)?,
         Notation::Yaml => {
-            let (value, repeated) = from_yaml(&call.body, expected)?;
+            let (value, repeated) = from_yaml(&request.body, expected)?;
             strict = repeated;
-            from_json(value.to_string().as_bytes(), &call.body, expected)?
+            from_json(value.to_string().as_bytes(), &request.body, expected)?
         }
-        Notation::Protobuf => from_protobuf(&call.body, expected)?,
+        Notation::Protobuf => from_protobuf(&request.body, expected)?,
     };
     let yaml_problems = !strict.is_empty();
     let repeated = strict.len();
@@ -104,15 +104,15 @@ pub(crate) fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Ref
         fields.insert("kind".to_owned(), Value::from(expected.kind));
         fields.insert("apiVersion".to_owned(), Value::from(expected.api_version.as_str()));
     }
-    Ok(Incoming { object, warnings })
+    Ok(DecodedBody { object, warnings })
 }
 
-/// `body` is what was sent, for complaints.
+/// Decodes JSON. `body` is the original body, for messages.
 fn from_json(
     json: &[u8],
     body: &[u8],
     expected: &Expected<'_>,
-) -> Result<(Header, Decoded), Refusal> {
+) -> Result<(Header, Decoded), ApiError> {
     let header = expected.check_header(json, body)?;
     let respelt = respell(expected.kind, json);
     let json = respelt.as_deref().unwrap_or(json);
@@ -122,7 +122,7 @@ fn from_json(
     Ok((header, decoded))
 }
 
-fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<(Header, Decoded), Refusal> {
+fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<(Header, Decoded), ApiError> {
     let envelope =
         Envelope::read(body).map_err(|error| expected.unrecognized(&error.to_string(), body))?;
     let (api_version, kind) = (Some(envelope.api_version), Some(envelope.kind));
@@ -132,13 +132,14 @@ fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<(Header, Decode
     Ok((header, decoded))
 }
 
-/// Options of a verb, which belong to every group and so may name any version.
+/// Decodes the options of a verb, which belong to every group and may name any version.
 pub(crate) fn options_from_protobuf(
     body: &[u8],
     kind: &str,
     type_id: TypeId,
-) -> Result<Decoded, Refusal> {
-    let envelope = Envelope::read(body).map_err(|error| Refusal::bad_request(error.to_string()))?;
+) -> Result<Decoded, ApiError> {
+    let envelope =
+        Envelope::read(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let expected = Expected { kind, api_version: envelope.api_version, type_id, alike: "" };
     let (api_version, kind) = (Some(expected.api_version.clone()), Some(envelope.kind));
     let header = expected.checked(Header { api_version, kind }, body)?;
@@ -146,18 +147,18 @@ pub(crate) fn options_from_protobuf(
         .map_err(|error| expected.not_decoded_from_protobuf(&header, &error))
 }
 
-/// Options of a verb as JSON, in whichever text they came; nothing if they came in protobuf.
-pub(crate) fn options_text(call: &Call) -> Result<Option<Cow<'_, [u8]>>, Refusal> {
-    Ok(match notation(call)? {
-        Notation::Json => Some(Cow::Borrowed(&call.body)),
+/// Returns the options of a verb as JSON; `None` if they are in protobuf.
+pub(crate) fn options_text(request: &Request) -> Result<Option<Cow<'_, [u8]>>, ApiError> {
+    Ok(match notation(request)? {
+        Notation::Json => Some(Cow::Borrowed(&request.body)),
         Notation::Yaml => {
-            let text = String::from_utf8_lossy(&call.body);
+            let text = String::from_utf8_lossy(&request.body);
             let (documents, errors) = parse_yaml(&text)?;
             let repeated =
                 |error: &&YamlError| matches!(error.problem, Problem::DuplicateKey { .. });
             if let Some(error) = errors.iter().find(|error| !repeated(error)) {
                 let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
-                return Err(Refusal::bad_request(what));
+                return Err(ApiError::bad_request(what));
             }
             let document = documents.first().map_or(Value::Null, yaml::Node::to_json);
             Some(Cow::Owned(document.to_string().into_bytes()))
@@ -166,7 +167,7 @@ pub(crate) fn options_text(call: &Call) -> Result<Option<Cow<'_, [u8]>>, Refusal
     })
 }
 
-/// A node's body with the other spelling of its QoS resources replaced, if it has that.
+/// Replaces the alternative spelling of a node's QoS resources, if it is used.
 fn respell(kind: &str, json: &[u8]) -> Option<Vec<u8>> {
     let other = kind == "Node" && json.windows(12).any(|window| window == b"QoSResources");
     if !other {
@@ -177,13 +178,13 @@ fn respell(kind: &str, json: &[u8]) -> Option<Vec<u8>> {
     Some(node.to_string().into_bytes())
 }
 
-/// The kind a body must be of.
+/// The expected kind of a body.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected<'a> {
     pub kind: &'a str,
     pub api_version: String,
     pub type_id: TypeId,
-    /// Another version with the same fields, empty if there is none.
+    /// Another version with the same fields; empty if there is none.
     pub alike: &'static str,
 }
 
@@ -196,68 +197,71 @@ struct Header {
 }
 
 impl<'a> Expected<'a> {
-    /// Objects of the resource itself.
-    pub(crate) fn of(resource: &'a Resource) -> Result<Expected<'a>, Refusal> {
+    /// Expects objects of the resource itself.
+    pub(crate) fn of(resource: &'a Resource) -> Result<Expected<'a>, ApiError> {
         let type_name = format!("{}.{}", resource.package, resource.kind);
         Expected::named(resource.kind, resource.api_version(), &type_name)
     }
 
-    /// Objects of a type given by its full name.
+    /// Expects objects of a type given by its full name.
     pub(crate) fn named(
         kind: &'a str,
         api_version: String,
         type_name: &str,
-    ) -> Result<Expected<'a>, Refusal> {
+    ) -> Result<Expected<'a>, ApiError> {
         let type_id = Schema::served().find(type_name);
-        let missing = || Refusal::internal(format!("the schema has no type {type_name}"));
+        let missing = || ApiError::internal(format!("the schema has no type {type_name}"));
         Ok(Expected { kind, api_version, type_id: type_id.ok_or_else(missing)?, alike: "" })
     }
 
-    fn unrecognized(&self, what: &str, body: &[u8]) -> Refusal {
-        Refusal::bad_request(format!(
+    fn unrecognized(&self, what: &str, body: &[u8]) -> ApiError {
+        ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): {what} ({})",
             self.kind,
             summary(body)
         ))
     }
 
-    fn not_decoded(&self, header: &Header, error: &DecodeError) -> Refusal {
+    fn not_decoded(&self, header: &Header, error: &DecodeError) -> ApiError {
         match error {
-            DecodeError::TooLarge(error) => Refusal::too_large(error),
+            DecodeError::TooLarge(error) => ApiError::too_large(error),
             other => self.cannot_be_handled(header, &other.to_string()),
         }
     }
 
-    fn not_decoded_from_protobuf(&self, header: &Header, error: &ProtobufError) -> Refusal {
+    fn not_decoded_from_protobuf(&self, header: &Header, error: &ProtobufError) -> ApiError {
         match error {
-            ProtobufError::TooLarge(error) => Refusal::too_large(error),
+            ProtobufError::TooLarge(error) => ApiError::too_large(error),
             other => self.cannot_be_handled(header, &other.to_string()),
         }
     }
 
-    fn cannot_be_handled(&self, header: &Header, why: &str) -> Refusal {
+    fn cannot_be_handled(&self, header: &Header, why: &str) -> ApiError {
         let kind = header.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(self.kind);
         let given = header.api_version.as_deref().filter(|version| !version.is_empty());
         let version = given.unwrap_or(&self.api_version);
         let version = version.rsplit('/').next().unwrap_or(version);
-        Refusal::bad_request(format!(
+        ApiError::bad_request(format!(
             "{kind} in version {version:?} cannot be handled as a {}: {why}",
             self.kind
         ))
     }
 
-    /// Looks at kind and version before anything else is read.
-    fn check_header(&self, json: &[u8], body: &[u8]) -> Result<Header, Refusal> {
+    /// Checks kind and version before the rest is decoded.
+    fn check_header(&self, json: &[u8], body: &[u8]) -> Result<Header, ApiError> {
         let header: Option<Header> = serde_json::from_slice(json).map_err(|error| {
-            let said = objects::schema::syntax::go_error(json)
+            let problem = objects::schema::syntax::go_error(json)
                 .unwrap_or_else(|| header_type_error(json).unwrap_or_else(|| error.to_string()));
-            self.unrecognized(&format!("couldn't get version/kind; json parse error: {said}"), body)
+            self.unrecognized(
+                &format!("couldn't get version/kind; json parse error: {problem}"),
+                body,
+            )
         })?;
         self.checked(header.unwrap_or_default(), body)
     }
 
-    /// Whether kind and version are those of an object expected here.
-    fn checked(&self, header: Header, body: &[u8]) -> Result<Header, Refusal> {
+    /// Checks that kind and version are the expected ones.
+    fn checked(&self, header: Header, body: &[u8]) -> Result<Header, ApiError> {
         let kind = header.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(self.kind);
         let given = header.api_version.as_deref().filter(|version| !version.is_empty());
         let version = given.unwrap_or(&self.api_version);
@@ -274,26 +278,26 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Why an object of one version and kind is none of another.
+/// Returns upstream's reason why an object of one version and kind cannot be converted to another.
 fn not_convertible(from: (&str, &str), to: (&str, &str)) -> String {
-    let ((version, kind), (wanted_version, wanted)) = (from, to);
+    let ((version, kind), (expected_version, expected)) = (from, to);
     let list_of = kind.strip_suffix("List").unwrap_or(kind);
     let known = [kind, list_of].iter().any(|k| catalog::of_kind(version, k).is_some());
     if known {
         let short = version.rsplit('/').next().unwrap_or(version);
-        let group = match wanted_version.split_once('/') {
+        let group = match expected_version.split_once('/') {
             Some((group, _)) => group.split('.').next().unwrap_or(group),
             None => "core",
         };
-        format!("converting ({short}.{kind}) to ({group}.{wanted}): unknown conversion")
+        format!("converting ({short}.{kind}) to ({group}.{expected}): unknown conversion")
     } else {
         let scheme = "pkg/api/legacyscheme/scheme.go:30";
         format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")
     }
 }
 
-/// Why a patched object is of another kind than it was, if it is; what a patch took away is not
-/// missed.
+/// Returns the reason if a patch changed the kind or version of an object. A removed kind or
+/// version is ignored.
 pub(crate) fn other_kind(old: &Value, patched: &Value) -> Option<String> {
     let text = |object: &Value, field: &str| object[field].as_str().map(str::to_owned);
     let before = (text(old, "apiVersion")?, text(old, "kind")?);
@@ -305,7 +309,7 @@ pub(crate) fn other_kind(old: &Value, patched: &Value) -> Option<String> {
     Some(not_convertible((&version, &kind), (&before.0, &before.1)))
 }
 
-/// Go's words for a body that is JSON but has no readable kind and version.
+/// Returns Go's message for a JSON body without a readable kind and version.
 fn header_type_error(json: &[u8]) -> Option<String> {
     let Some(JsonType("object")) = serde_json::from_slice(json).ok() else {
         let JsonType(found) = serde_json::from_slice(json).ok()?;
@@ -328,7 +332,7 @@ struct HeaderTypes {
     kind: Option<JsonType>,
 }
 
-/// The name Go has for the type of a JSON value. The value itself is not kept.
+/// Go's name for the type of a JSON value.
 #[derive(Debug, Clone, Copy)]
 struct JsonType(&'static str);
 
@@ -382,7 +386,7 @@ impl<'de> Visitor<'de> for JsonTypeVisitor {
     }
 }
 
-/// Enough of a body to recognise it.
+/// Returns the start of a body for a message.
 fn summary(body: &[u8]) -> String {
     const ENOUGH: usize = 30;
     let (start, more) = match body.get(..ENOUGH) {
@@ -399,11 +403,11 @@ fn summary(body: &[u8]) -> String {
     }
 }
 
-fn notation(call: &Call) -> Result<Notation, Refusal> {
-    let header = call.header("content-type");
+fn notation(request: &Request) -> Result<Notation, ApiError> {
+    let header = request.header("content-type");
     let media = header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match media.as_str() {
-        // A client that says nothing means JSON.
+        // The default is JSON.
         "" | "application/json" => Ok(Notation::Json),
         "application/yaml" => Ok(Notation::Yaml),
         protobuf::MEDIA_TYPE => Ok(Notation::Protobuf),
@@ -412,26 +416,27 @@ fn notation(call: &Call) -> Result<Notation, Refusal> {
                            include: application/json, application/yaml, \
                            application/vnd.kubernetes.protobuf";
             let code = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            Err(Refusal::new(code, "UnsupportedMediaType", message))
+            Err(ApiError::new(code, "UnsupportedMediaType", message))
         }
     }
 }
 
-/// How many values a body in YAML may have. The largest object that can be stored has half as many.
+/// The maximum number of values in a YAML body: twice that of the largest object that can be
+/// stored.
 const MAX_YAML_VALUES: usize = 400_000;
 
-/// Reads YAML of a body.
-pub(crate) fn parse_yaml(text: &str) -> Result<(Vec<yaml::Node>, Vec<YamlError>), Refusal> {
+/// Parses the YAML of a body.
+pub(crate) fn parse_yaml(text: &str) -> Result<(Vec<yaml::Node>, Vec<YamlError>), ApiError> {
     let (documents, errors) = yaml::parse_within(text, MAX_YAML_VALUES);
     let large = |error: &&YamlError| matches!(error.problem, Problem::TooManyValues { .. });
     match errors.iter().find(large) {
-        Some(error) => Err(Refusal::too_large(&error.problem)),
+        Some(error) => Err(ApiError::too_large(&error.problem)),
         None => Ok((documents, errors)),
     }
 }
 
-/// The first document of a YAML text, and the keys that are given twice.
-fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Refusal> {
+/// Returns the first document of a YAML text, and its duplicate keys.
+fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|error| expected.unrecognized(&format!("yaml: {error}"), body))?;
     let tab = text.lines().position(|line| line.trim_start_matches(' ').starts_with('\t'));
@@ -451,7 +456,7 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
     Ok((document, repeated))
 }
 
-/// `line 7: key "a" already set in map`, by line.
+/// Returns `line 7: key "a" already set in map`, ordered by line.
 pub(crate) fn repeated_keys(errors: &[&YamlError]) -> Vec<String> {
     let mut errors = errors.to_vec();
     errors.sort_by_key(|error| error.mark);

@@ -1,9 +1,9 @@
-//! How objects lie in the store: their keys, and the bytes of a value.
+//! The encoding of objects in the store: keys and values.
 //!
 //! A value is the object's JSON without `kind`, `apiVersion` and `metadata.resourceVersion`, after
-//! four bytes that say where the version belongs. So an answer is put together from pieces without
-//! reading the object: kind and version differ by request, the revision is only known once the
-//! value is written.
+//! four bytes with the offset of the resource version. A response is joined from these parts
+//! without parsing the object: kind and version depend on the request, and the revision is known
+//! only after the value is written.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
@@ -14,19 +14,19 @@ use serde_json::{Map, Value};
 use store::{Entry, Revision};
 use thiserror::Error;
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 
-/// The root of all objects' keys.
+/// The prefix of all keys.
 const ROOT: &str = "/registry/";
 
-/// A value of the store that is not an object.
+/// A stored value that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum StoredError {
+pub(crate) enum CodecError {
     #[error("the stored object {key} is damaged: {what}")]
     Damaged { key: String, what: String },
 }
 
-/// Where a resource's objects are: `/registry/pods/`, or those of a namespace.
+/// Returns the key prefix of a resource, `/registry/pods/`, or of a namespace.
 #[must_use]
 pub(crate) fn prefix(resource: &Resource, namespace: &str) -> String {
     // Both groups of events are views of the same objects.
@@ -41,33 +41,33 @@ pub(crate) fn key(resource: &Resource, namespace: &str, name: &str) -> String {
     format!("{}{name}", prefix(resource, if resource.namespaced { namespace } else { "" }))
 }
 
-/// Whether a resource shows the objects of another one: events of the newer group.
+/// Returns true if a resource is a view of another one: events of the newer group.
 #[must_use]
 pub(crate) fn is_view(resource: &Resource) -> bool {
     resource.group == "events.k8s.io"
 }
 
-/// The bytes of an object of a resource.
+/// Encodes an object.
 #[must_use]
 pub(crate) fn encode(resource: &Resource, object: &Value) -> Bytes {
     if is_view(resource) { put(&event::to_core(object)) } else { put(object) }
 }
 
-/// The largest object that is stored, in bytes of protobuf: etcd's limit on requests, which bounds
-/// objects upstream.
+/// The maximum size of an object in protobuf: etcd's limit on requests, which bounds objects
+/// upstream.
 pub(crate) const MAX_OBJECT: usize = 1536 << 10;
 
-/// Returns the bytes of an object that a client writes, or a refusal if it is too large.
-pub(crate) fn encode_within_limit(resource: &Resource, object: &Value) -> Result<Bytes, Refusal> {
+/// Encodes an object written by a client, or returns an error if it is too large.
+pub(crate) fn encode_within_limit(resource: &Resource, object: &Value) -> Result<Bytes, ApiError> {
     let bytes = encode(resource, object);
-    // Protobuf is shorter than JSON, so it has to be made for large objects only.
+    // Protobuf is shorter than JSON, so only large objects have to be converted.
     if bytes.len() <= MAX_OBJECT {
         return Ok(bytes);
     }
     let size = protobuf_size(resource, object).unwrap_or(bytes.len());
     if size > MAX_OBJECT {
         let what = format!("the object has {size} bytes, limit is {MAX_OBJECT}");
-        return Err(Refusal::too_large(what));
+        return Err(ApiError::too_large(what));
     }
     Ok(bytes)
 }
@@ -111,7 +111,7 @@ fn put(object: &Value) -> Bytes {
     bytes.freeze()
 }
 
-/// Writes the metadata and says where the revision belongs.
+/// Writes the metadata and returns the offset for the revision.
 fn put_metadata(bytes: &mut BytesMut, metadata: &Map<String, Value>) -> u32 {
     bytes.put_u8(b'{');
     let mark = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -133,28 +133,28 @@ fn put_metadata(bytes: &mut BytesMut, metadata: &Map<String, Value>) -> u32 {
 }
 
 fn put_json<T: serde::Serialize + ?Sized>(bytes: &mut BytesMut, value: &T) {
-    // Writing to memory a value that is JSON already cannot fail.
+    // Writing a JSON value to memory cannot fail.
     let _ = serde_json::to_writer(bytes.writer(), value);
 }
 
-/// The stored pieces of an object, to be joined into an answer.
+/// The two parts of a stored object, to be joined into a response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pieces<'a> {
+pub(crate) struct StoredParts<'a> {
     before: &'a [u8],
     after: &'a [u8],
 }
 
-impl<'a> Pieces<'a> {
-    /// Splits the bytes of a value; `None` if they are none.
+impl<'a> StoredParts<'a> {
+    /// Splits a value; `None` if it is not valid.
     #[must_use]
-    pub(crate) fn of(value: &'a [u8]) -> Option<Pieces<'a>> {
+    pub(crate) fn split(value: &'a [u8]) -> Option<StoredParts<'a>> {
         let mark = u32::from_be_bytes(value.get(..4)?.try_into().ok()?);
         let mark = usize::try_from(mark).ok()?;
         if mark < 5 || mark > value.len() {
             return None;
         }
-        // Behind the four bytes and the opening brace.
-        Some(Pieces { before: &value[5..mark], after: &value[mark..] })
+        // After the four bytes and the opening brace.
+        Some(StoredParts { before: &value[5..mark], after: &value[mark..] })
     }
 
     /// Writes the object as an item of a list, or with kind and version if `head` is
@@ -170,26 +170,26 @@ impl<'a> Pieces<'a> {
         into.put_slice(self.after);
     }
 
-    /// How long [`Pieces::put`] makes it, about.
+    /// Returns the approximate length that [`StoredParts::put`] writes.
     #[must_use]
     pub(crate) fn len_hint(self) -> usize {
         self.before.len() + self.after.len() + 128
     }
 }
 
-/// `"kind":"Pod","apiVersion":"v1",`.
+/// Returns `"kind":"Pod","apiVersion":"v1",`.
 #[must_use]
 pub(crate) fn head(api_version: &str, kind: &str) -> String {
     format!("\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",")
 }
 
-/// The object of an entry, with kind, version and revision.
-pub(crate) fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> {
-    let damaged = |what: String| StoredError::Damaged { key: entry.key.to_string(), what };
+/// Decodes the object of an entry, with kind, version and revision.
+pub(crate) fn decode(resource: &Resource, entry: &Entry) -> Result<Value, CodecError> {
+    let damaged = |what: String| CodecError::Damaged { key: entry.key.to_string(), what };
     let json = entry.value.get(4..).ok_or_else(|| damaged("it is too short".to_owned()))?;
     let mut object: Value = serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))?;
     let Some(fields) = object.as_object_mut() else {
-        return Err(damaged("it is no object".to_owned()));
+        return Err(damaged("it is not an object".to_owned()));
     };
     fields.insert("kind".to_owned(), Value::from(resource.kind));
     fields.insert("apiVersion".to_owned(), Value::from(resource.api_version()));
@@ -199,7 +199,7 @@ pub(crate) fn decode(resource: &Resource, entry: &Entry) -> Result<Value, Stored
     Ok(if is_view(resource) { event::to_events(&object) } else { object })
 }
 
-/// Reads a request's object: JSON of the resource's kind into its canonical form.
+/// Converts JSON of the resource's kind into its canonical form.
 pub(crate) fn canonical(resource: &Resource, value: Value) -> Result<Value, DecodeError> {
     let schema = Schema::served();
     match resource.type_id(schema) {
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_put_together_without_reading_the_object() {
+    fn response_is_joined_without_parsing_the_object() {
         let object = json!({
             "kind": "ConfigMap", "apiVersion": "v1", "data": {"a": "b"},
             "metadata": {"name": "c", "resourceVersion": "7", "uid": "u"},
@@ -224,12 +224,12 @@ mod tests {
         let configmaps = catalog::find("", "v1", "configmaps").unwrap();
         let bytes = encode(configmaps, &object);
         let mut answer = BytesMut::new();
-        let pieces = Pieces::of(&bytes).unwrap();
-        pieces.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));
-        let mut wanted = object;
-        wanted["metadata"]["resourceVersion"] = json!("9");
-        assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap(), wanted);
-        assert!(pieces.len_hint() >= answer.len());
+        let stored = StoredParts::split(&bytes).unwrap();
+        stored.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));
+        let mut expected = object;
+        expected["metadata"]["resourceVersion"] = json!("9");
+        assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap(), expected);
+        assert!(stored.len_hint() >= answer.len());
     }
 
     #[test]
@@ -242,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn damaged_values_are_no_pieces() {
+    fn damaged_values_are_not_split() {
         for bytes in [&b""[..], b"\0\0\0", b"\0\0\0\0{}", b"\xff\xff\xff\xff{}"] {
-            assert!(Pieces::of(bytes).is_none());
+            assert!(StoredParts::split(bytes).is_none());
         }
     }
 }

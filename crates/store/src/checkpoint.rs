@@ -1,7 +1,8 @@
-//! Bases: the newest value of each key as of one revision, in one piece. Entries: [`write`] to a file,
-//! [`write_to`] anything else, [`read`].
+//! Checkpoints: the newest value of each key as of one revision, in one file. Entry points:
+//! [`write`] to a file, [`write_to`] any stream, [`read`].
 //!
-//! A base stands in for all of the log up to its revision. It is also what a backup is.
+//! A checkpoint replaces the log up to its revision. A backup has the same format. Checkpoint files
+//! have the extension `.base`, which format version 1 fixes.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,33 +16,34 @@ use crate::log::salt;
 use crate::revision::Revision;
 use crate::segment::Segment;
 
-/// Records are gathered into frames of this size: what is checked, and put in use, as a whole.
+/// The size of the frames that records are collected into. A frame is verified and loaded as a
+/// whole.
 const FRAME_BYTES: usize = 64 << 10;
 
-/// Written at most before it is synced. The disk is never so far behind that the log's own syncs have
-/// to wait for long.
+/// The number of bytes written between two syncs. Keeps the disk queue short, so that syncs of the
+/// log do not wait long.
 const SYNC_BYTES: u64 = 4 << 20;
 
-/// Writes a base, gives it its name when it is on the disk as a whole, and returns it for reading.
-/// Entries come in the order of their keys, as of `after`.
+/// Writes a checkpoint, renames it to its final name once it is complete on disk, and returns it
+/// for reading. Entries must be in key order, as of `after`.
 pub(crate) fn write<E: From<StorageError>>(
     path: &Path,
     after: Revision,
     oldest: Revision,
     entries: impl Iterator<Item = Result<Entry, E>>,
 ) -> Result<Segment, E> {
-    let header = Header { kind: SegmentKind::Base, salt: salt(), after, oldest };
-    in_one_piece(path, |unfinished| {
+    let header = Header { kind: SegmentKind::Checkpoint, salt: salt(), after, oldest };
+    write_atomically(path, |unfinished| {
         let failed = |error| E::from(StorageError::io("write", unfinished)(error));
-        let mut file = Paced::create(unfinished).map_err(failed)?;
+        let mut file = PeriodicSync::create(unfinished).map_err(failed)?;
         write_to(&mut file, &header, entries, failed)?;
         file.file.sync_all().map_err(failed)
     })?;
     Ok(Segment::new(path.to_owned(), header))
 }
 
-/// Has a file written under another name, and gives it its own when that is done.
-fn in_one_piece<E: From<StorageError>>(
+/// Writes a file under a temporary name and renames it when it is complete.
+fn write_atomically<E: From<StorageError>>(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -51,49 +53,49 @@ fn in_one_piece<E: From<StorageError>>(
         Ok(())
     });
     if written.is_err() {
-        // The failure is reported already.
+        // The failure is already reported.
         let _ = fs::remove_file(&unfinished);
     }
     written
 }
 
-/// Writes a base to wherever it goes. It is whole when this returns without an error, not before.
+/// Writes a checkpoint to a stream. It is complete only if this returns without an error.
 pub(crate) fn write_to<E>(
     out: &mut impl Write,
     header: &Header,
     entries: impl Iterator<Item = Result<Entry, E>>,
     failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    let mut base = Base::begin(out, header).map_err(&failed)?;
+    let mut writer = CheckpointWriter::begin(out, header).map_err(&failed)?;
     let mut count = 0;
     for entry in entries {
         let Entry { key, value, created, modified } = &entry?;
         let (kind, revision, created) = (RecordKind::Put, *modified, *created);
-        base.add(&Record { kind, revision, created, key, value }).map_err(&failed)?;
+        writer.add(&Record { kind, revision, created, key, value }).map_err(&failed)?;
         count += 1;
     }
-    base.end(count).map_err(&failed)
+    writer.end(count).map_err(&failed)
 }
 
-/// Writes what is in one base into another, which stands in for a log up to `after`.
+/// Copies the contents of a checkpoint into a new one, which replaces a log up to `after`.
 pub(crate) fn copy(from: &Segment, to: &Path, after: Revision) -> Result<(), StorageError> {
-    let header = Header { kind: SegmentKind::Base, salt: salt(), after, oldest: after };
-    in_one_piece(to, |unfinished| {
+    let header = Header { kind: SegmentKind::Checkpoint, salt: salt(), after, oldest: after };
+    write_atomically(to, |unfinished| {
         let failed = |error| StorageError::io("write", unfinished)(error);
-        let mut file = Paced::create(unfinished).map_err(failed)?;
-        let mut base = Base::begin(&mut file, &header).map_err(failed)?;
+        let mut file = PeriodicSync::create(unfinished).map_err(failed)?;
+        let mut writer = CheckpointWriter::begin(&mut file, &header).map_err(failed)?;
         let mut count = 0;
         read(from, |entries| {
             count += entries.len() as u64;
-            entries.iter().try_for_each(|(_, record)| base.add(record)).map_err(failed)
+            entries.iter().try_for_each(|(_, record)| writer.add(record)).map_err(failed)
         })?;
-        base.end(count).map_err(failed)?;
+        writer.end(count).map_err(failed)?;
         file.file.sync_all().map_err(failed)
     })
 }
 
-/// Goes through a whole base, frame by frame: records with their places. Is an error, at the latest in
-/// the end, unless all of it is as [`write`] left it.
+/// Reads a whole checkpoint frame by frame and passes on records with their offsets. Returns an
+/// error, at the end at the latest, unless the file is exactly as [`write`] left it.
 pub(crate) fn read(
     segment: &Segment,
     mut each: impl FnMut(&[(u64, Record<'_>)]) -> Result<(), StorageError>,
@@ -128,15 +130,15 @@ pub(crate) fn read(
     }
 }
 
-struct Base<'a, W> {
+struct CheckpointWriter<'a, W> {
     out: &'a mut W,
     header: &'a Header,
     frame: Vec<u8>,
-    /// Where the frame goes.
+    /// The offset of the next frame.
     end: u64,
 }
 
-impl<'a, W: Write> Base<'a, W> {
+impl<'a, W: Write> CheckpointWriter<'a, W> {
     fn begin(out: &'a mut W, header: &'a Header) -> io::Result<Self> {
         let start = header.encode();
         out.write_all(&start)?;
@@ -158,7 +160,7 @@ impl<'a, W: Write> Base<'a, W> {
         Ok(())
     }
 
-    /// Says how many there were: what was cut short is told from what is whole by that.
+    /// Writes the number of records, by which a truncated file is detected.
     fn end(mut self, count: u64) -> io::Result<()> {
         self.add(&Record::control(RecordKind::End, Revision::from(count)))?;
         if self.frame.len() > FRAME {
@@ -168,26 +170,26 @@ impl<'a, W: Write> Base<'a, W> {
     }
 }
 
-/// A file that is synced every so often while it is written.
-struct Paced {
+/// A file that is synced at intervals while it is written.
+struct PeriodicSync {
     file: File,
-    /// Written since it was last synced.
-    waiting: u64,
+    /// Bytes written since the last sync.
+    unsynced: u64,
 }
 
-impl Paced {
+impl PeriodicSync {
     fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, waiting: 0 })
+        Ok(Self { file: File::create(path)?, unsynced: 0 })
     }
 }
 
-impl Write for Paced {
+impl Write for PeriodicSync {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
-        self.waiting += written as u64;
-        if self.waiting >= SYNC_BYTES {
+        self.unsynced += written as u64;
+        if self.unsynced >= SYNC_BYTES {
             self.file.sync_data()?;
-            self.waiting = 0;
+            self.unsynced = 0;
         }
         Ok(written)
     }

@@ -1,45 +1,40 @@
-//! Reviews: questions about access and identity, answered and not stored.
+//! Access and identity reviews, which are answered and not stored.
 
 use http::StatusCode;
 use objects::catalog::RESOURCES;
 use objects::rules::review;
 use serde_json::{Value, json};
 
-use crate::accept::Wanted;
 use crate::api::Api;
-use crate::identity::{self, Attempt, User};
-use crate::incoming::{self, Expected};
+use crate::decode::{self, Expected};
+use crate::error::ApiError;
+use crate::identity::{self, AuthorizerAttributes, User};
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::Call;
-use crate::route::Place;
+use crate::request::RequestContext;
+use crate::route::ResourcePath;
 
-pub(crate) async fn create(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    if place.resource.kind == "Binding" {
-        let pods = crate::parts::core("pods")?;
-        let binding = incoming::read(call, &Expected::of(place.resource)?)?;
+pub(crate) async fn create(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
+    if path.resource.kind == "Binding" {
+        let pods = crate::subresources::core_resource("pods")?;
+        let binding = decode::body(request, &Expected::of(path.resource)?)?;
         let name = binding.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let place = Place {
+        let path = ResourcePath {
             resource: pods,
             name,
             subresource: pods.subresource("binding"),
-            ..place.clone()
+            ..path.clone()
         };
-        return crate::parts::bind(api, call, &place, wanted).await;
+        return crate::subresources::bind(RequestContext { path: &path, ..context }).await;
     }
-    let received = incoming::read(call, &Expected::of(place.resource)?)?;
+    let received = decode::body(request, &Expected::of(path.resource)?)?;
     let mut review = received.object;
-    crate::write::check_namespace(place, &mut review)?;
-    check(place, &review)?;
-    match place.resource.kind {
+    crate::write::check_namespace(path, &mut review)?;
+    check(path, &review)?;
+    match path.resource.kind {
         "SelfSubjectAccessReview" => {
-            review["status"] = decide(api, call.user(), &review["spec"])?;
+            review["status"] = decide(api, request.user(), &review["spec"])?;
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             let spec = &review["spec"];
@@ -50,34 +45,33 @@ pub(crate) async fn create(
             };
             review["status"] = decide(api, &user, &review["spec"])?;
         }
-        "SelfSubjectRulesReview" => review["status"] = rules(call.user()),
+        "SelfSubjectRulesReview" => review["status"] = rules(request.user()),
         "SelfSubjectReview" => {
             review["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
-            review["status"] = json!({"userInfo": call.user().told()});
+            review["status"] = json!({"userInfo": request.user().to_user_info()});
         }
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
-        _ => return Err(Refusal::method_not_allowed()),
+        _ => return Err(ApiError::method_not_allowed()),
     }
-    let reply =
-        read::object_reply(api, place.resource, &review, StatusCode::CREATED, wanted, call)?;
+    let reply = read::object_reply(context, &review, StatusCode::CREATED)?;
     Ok(reply.with_warnings(received.warnings))
 }
 
-/// Refuses a question that cannot be answered.
-fn check(place: &Place, review: &Value) -> Result<(), Refusal> {
-    let kind = place.resource.kind;
+/// Rejects an invalid review.
+fn check(path: &ResourcePath, review: &Value) -> Result<(), ApiError> {
+    let kind = path.resource.kind;
     if kind == "SelfSubjectRulesReview" {
         let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
         let why = "no namespace on request";
-        return if namespace.is_empty() { Err(Refusal::bad_request(why)) } else { Ok(()) };
+        return if namespace.is_empty() { Err(ApiError::bad_request(why)) } else { Ok(()) };
     }
     if !kind.ends_with("SubjectAccessReview") {
         return Ok(());
     }
     let causes = review::validate(kind, review);
     if !causes.is_empty() {
-        // Upstream does not name the kind here, either.
-        return Err(Refusal::invalid_kind(place.resource.group, "", "", &causes));
+        // Upstream does not name the kind here either.
+        return Err(ApiError::invalid_kind(path.resource.group, "", "", &causes));
     }
     Ok(())
 }
@@ -87,19 +81,19 @@ pub(crate) fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, Refusal> {
+fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, ApiError> {
     let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
     let decision = if let Some(path) = spec["nonResourceAttributes"].as_object() {
         let field = |name: &str| path.get(name).map(text).unwrap_or_default();
         let (verb, path) = (field("verb"), field("path"));
-        api.decide(user, &Attempt::Path { verb: &verb, path: &path })
+        api.decide(user, &AuthorizerAttributes::Path { verb: &verb, path: &path })
     } else {
         let of = &spec["resourceAttributes"];
         let field = |name: &str| text(&of[name]);
         let (verb, group, resource) = (field("verb"), field("group"), field("resource"));
         let (subresource, namespace, name) =
             (field("subresource"), field("namespace"), field("name"));
-        let attempt = Attempt::Resource {
+        let attributes = AuthorizerAttributes::Resource {
             verb: &verb,
             group: &group,
             resource: &resource,
@@ -108,7 +102,7 @@ fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, Refusal> {
             name: &name,
             selector: &selector(&of["fieldSelector"]),
         };
-        api.decide(user, &attempt)
+        api.decide(user, &attributes)
     };
     let mut status = match decision? {
         Ok(()) => json!({"allowed": true}),
@@ -121,7 +115,8 @@ fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, Refusal> {
     Ok(status)
 }
 
-/// The requirements of a review's field selector that name one value, as a request would write them.
+/// Returns the requirements of a review's field selector with a single value, in the syntax of a
+/// request.
 fn selector(of: &Value) -> String {
     if let Some(raw) = of["rawSelector"].as_str() {
         return raw.to_owned();
@@ -138,7 +133,7 @@ fn selector(of: &Value) -> String {
     written.collect::<Vec<_>>().join(",")
 }
 
-/// What a user may do, as far as a list can say it.
+/// Returns the permissions of a user that can be expressed as a list of rules.
 fn rules(user: &User) -> Value {
     if user.is_in(identity::ADMINISTRATORS) {
         return json!({
@@ -153,7 +148,12 @@ fn rules(user: &User) -> Value {
             .verbs
             .iter()
             .map(|verb| verb.name())
-            .filter(|verb| identity::allows(user, &Attempt::on(verb, resource, "", "", "")))
+            .filter(|verb| {
+                identity::allows(
+                    user,
+                    &AuthorizerAttributes::for_resource(verb, resource, "", "", ""),
+                )
+            })
             .collect();
         if !verbs.is_empty() {
             rules.push(json!({
