@@ -7,6 +7,7 @@ pub mod apply;
 pub mod catalog;
 pub mod cursor;
 pub mod decode_budget;
+mod decode_path;
 pub mod discovery;
 pub mod duration;
 pub mod feature_gates;

@@ -8,6 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use super::PatchError;
 use crate::decode_budget::{DecodeBudget, MAX_DECODED, TooLarge};
+use crate::decode_path::{DecodePath, Step};
 use crate::problems::Problems;
 
 pub(super) struct ParsedPatch {
@@ -18,7 +19,7 @@ pub(super) struct ParsedPatch {
 
 pub(super) fn read(text: &[u8]) -> Result<ParsedPatch, PatchError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let (path, strict) = (Vec::new(), Problems::default());
+    let (path, strict) = (DecodePath::default(), Problems::default());
     let mut reader = Reader { path, strict, budget: DecodeBudget::new(MAX_DECODED), full: None };
     let value = match Seed(&mut reader).deserialize(&mut deserializer) {
         Ok(value) => value,
@@ -28,13 +29,8 @@ pub(super) fn read(text: &[u8]) -> Result<ParsedPatch, PatchError> {
     Ok(ParsedPatch { value, strict: reader.strict.into_list() })
 }
 
-enum Step {
-    Key(String),
-    Index(usize),
-}
-
 struct Reader {
-    path: Vec<Step>,
+    path: DecodePath<'static>,
     strict: Problems,
     budget: DecodeBudget,
     /// Set once the budget is used up.
@@ -46,18 +42,7 @@ impl Reader {
         if self.strict.is_full() {
             return;
         }
-        let mut path = String::new();
-        for step in &self.path {
-            match step {
-                Step::Index(index) => path.push_str(&format!("[{index}]")),
-                Step::Key(key) => {
-                    if !path.is_empty() {
-                        path.push('.');
-                    }
-                    path.push_str(key);
-                }
-            }
-        }
+        let path = self.path.to_string();
         self.strict.note(format!("duplicate field {path:?}"));
     }
 

@@ -4,14 +4,13 @@
 //! omitted here. Fields with an unknown number are skipped and, unless they are empty, listed in
 //! [`Decoded::strict`] with the findings that JSON has.
 
-use std::fmt::Write as _;
-
 use serde_json::{Map, Number as JsonNumber, Value};
 use thiserror::Error;
 
 use super::base64;
 use super::wire::{Kind, Reader, WireError};
 use crate::decode_budget::{DecodeBudget, MAX_DECODED, TooLarge};
+use crate::decode_path::{DecodePath, Step};
 use crate::problems::Problems;
 use crate::schema::decode::is_written;
 use crate::schema::numbers::{Slot, Wire};
@@ -42,16 +41,18 @@ const DEEP: usize = 64;
 
 /// Decodes a message.
 pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, ProtobufError> {
-    let (path, strict) = (Vec::new(), Problems::default());
+    let (path, strict) = (DecodePath::default(), Problems::default());
     let mut decoder = Decoder { schema, path, strict, budget: DecodeBudget::new(MAX_DECODED) };
     let mut object = Map::new();
     match decoder.structure(id, message, &mut object) {
         Ok(()) => Ok(Decoded { value: Value::Object(object), strict: decoder.strict.into_list() }),
         Err(Fault::Wire(error)) if decoder.path.is_empty() => Err(ProtobufError::Message(error)),
         Err(Fault::Wire(error)) => {
-            Err(ProtobufError::Field { path: decoder.place(), what: error.to_string() })
+            Err(ProtobufError::Field { path: decoder.path.to_string(), what: error.to_string() })
         }
-        Err(Fault::Value(what)) => Err(ProtobufError::Field { path: decoder.place(), what }),
+        Err(Fault::Value(what)) => {
+            Err(ProtobufError::Field { path: decoder.path.to_string(), what })
+        }
         Err(Fault::TooLarge(error)) => Err(ProtobufError::TooLarge(error)),
     }
 }
@@ -75,41 +76,15 @@ impl From<WireError> for Fault {
     }
 }
 
-enum Step<'s> {
-    Field(&'s str),
-    Key(String),
-    Index(usize),
-}
-
 /// After an error the path still leads to the value.
 struct Decoder<'s> {
     schema: &'s Schema,
-    path: Vec<Step<'s>>,
+    path: DecodePath<'s>,
     strict: Problems,
     budget: DecodeBudget,
 }
 
 impl<'s> Decoder<'s> {
-    /// `spec.containers[0].name`.
-    fn place(&self) -> String {
-        let mut text = String::new();
-        for step in &self.path {
-            let name = match step {
-                Step::Index(index) => {
-                    let _ = write!(text, "[{index}]");
-                    continue;
-                }
-                Step::Field(name) => name,
-                Step::Key(name) => name.as_str(),
-            };
-            if !text.is_empty() {
-                text.push('.');
-            }
-            text.push_str(name);
-        }
-        text
-    }
-
     /// Reads fields into an object that may already have some of them: two messages for one field
     /// are merged.
     fn structure(
@@ -163,7 +138,7 @@ impl<'s> Decoder<'s> {
         if self.strict.is_full() {
             return;
         }
-        let problem = match self.place() {
+        let problem = match self.path.to_string() {
             place if place.is_empty() => format!("unknown protobuf field {number}"),
             place => format!("unknown protobuf field {number} of {place:?}"),
         };

@@ -7,7 +7,7 @@
 //! warning or ignored. A value of the wrong type is an error, and so is a body that is nested too
 //! deep or whose values take too much memory ([`crate::decode_budget`]).
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserializer, de};
@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use super::{Field, Presence, Schema, Shape, TypeId};
 use crate::decode_budget::{DecodeBudget, MAX_DECODED, MAX_DEPTH, TooLarge};
+use crate::decode_path::{DecodePath, Step};
 use crate::problems::Problems;
 use crate::quantity::Quantity;
 use crate::timestamp::{Timestamp, is_micro_time};
@@ -159,15 +160,9 @@ impl Schema {
     }
 }
 
-enum Step<'s> {
-    Field(&'s str),
-    Key(String),
-    Index(usize),
-}
-
 struct Decoder<'s> {
     schema: &'s Schema,
-    path: Vec<Step<'s>>,
+    path: DecodePath<'s>,
     /// The depth of this object in another one.
     depth: usize,
     /// The enclosing structures, innermost last.
@@ -179,7 +174,7 @@ struct Decoder<'s> {
 
 impl<'s> Decoder<'s> {
     fn new(schema: &'s Schema, memory: usize) -> Decoder<'s> {
-        let (path, holders, strict) = (Vec::new(), Vec::new(), Problems::default());
+        let (path, holders, strict) = (DecodePath::default(), Vec::new(), Problems::default());
         Decoder {
             schema,
             path,
@@ -205,37 +200,19 @@ impl<'s> Decoder<'s> {
         self.failure.unwrap_or_else(|| DecodeError::Syntax(error.to_string()))
     }
 
-    /// `spec.containers[0].name`.
-    fn place(&self) -> String {
-        let mut text = String::new();
-        for step in &self.path {
-            match step {
-                Step::Index(index) => {
-                    let _ = write!(text, "[{index}]");
-                }
-                Step::Field(name) => push_name(&mut text, name),
-                Step::Key(name) => push_name(&mut text, name),
-            }
-        }
-        text
-    }
-
     /// Stores an error of the current value; serde gets only a placeholder.
     fn value_error<E: de::Error>(&mut self, detail: impl Into<String>) -> E {
-        self.failure = Some(DecodeError::Value { path: self.place(), detail: detail.into() });
+        self.failure =
+            Some(DecodeError::Value { path: self.path.to_string(), detail: detail.into() });
         E::custom("value")
     }
 
     fn type_error<E: de::Error>(&mut self, shape: &Shape, found: impl Into<String>) -> E {
         let holder = self.holders.last().map(|id| self.schema.get(*id).name.clone());
-        let names = self.path.iter().filter_map(|step| match step {
-            Step::Field(name) => Some(*name),
-            _ => None,
-        });
         self.failure = Some(DecodeError::Type {
             found: found.into(),
             holder: holder.unwrap_or_default(),
-            path: names.collect::<Vec<_>>().join("."),
+            path: self.path.fields(),
             wanted: self.schema.go_name(shape),
         });
         E::custom("type")
@@ -243,7 +220,7 @@ impl<'s> Decoder<'s> {
 
     fn note(&mut self, what: &str) {
         if !self.strict.is_full() {
-            self.strict.note(format!("{what} field {:?}", self.place()));
+            self.strict.note(format!("{what} field {:?}", self.path.to_string()));
         }
     }
 
@@ -263,16 +240,10 @@ impl<'s> Decoder<'s> {
         if self.depth + self.path.len() < MAX_DEPTH {
             return Ok(());
         }
-        self.failure = Some(DecodeError::TooDeep { path: crate::yaml::shortened(&self.place()) });
+        self.failure =
+            Some(DecodeError::TooDeep { path: crate::yaml::shortened(&self.path.to_string()) });
         Err(E::custom("depth"))
     }
-}
-
-fn push_name(text: &mut String, name: &str) {
-    if !text.is_empty() {
-        text.push('.');
-    }
-    text.push_str(name);
 }
 
 /// Reads one value of a shape.

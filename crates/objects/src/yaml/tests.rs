@@ -152,7 +152,7 @@ fn deep_nesting_is_refused_also_when_it_hides_in_aliases() {
         text += &format!("a{n}: &a{n} [*a{}]\n", n - 1);
     }
     assert!(errors(&text)[0].contains("nested deeper than 100 levels"));
-    assert!(errors("a: &a [*a]")[0].contains("stands inside the value it names"));
+    assert!(errors("a: &a [*a]")[0].contains("is inside the value that it refers to"));
     let indented: String = (0..90).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
     let both = format!("{indented}{}{}{}", " ".repeat(90), "[".repeat(90), "]".repeat(90));
     assert!(errors(&both)[0].contains("nested deeper than 100 levels"));
