@@ -107,8 +107,9 @@ mod tests {
         let token = Continuation::token(7, "ns/c1");
         let parsed = Continuation::parse(&token).unwrap();
         assert_eq!(parsed, Continuation { revision: Some(7), after: "ns/c1".to_owned() });
-        let going_on = parsed.expired().metadata.unwrap()["continue"].as_str().unwrap().to_owned();
-        let anyway = Continuation::parse(&going_on).unwrap();
+        let continuation =
+            parsed.expired().metadata.unwrap()["continue"].as_str().unwrap().to_owned();
+        let anyway = Continuation::parse(&continuation).unwrap();
         assert_eq!(anyway, Continuation { revision: None, after: "ns/c1".to_owned() });
         for bad in
             ["", "!", "e30", &encode(&Token { v: VERSION.into(), rv: 2, start: "../x".into() })]

@@ -337,9 +337,11 @@ fn check_preconditions(
         )));
     }
     let version = text("resourceVersion");
-    if let Some(asked) = options.resource_version.as_deref().filter(|asked| *asked != version) {
+    if let Some(requested) =
+        options.resource_version.as_deref().filter(|requested| *requested != version)
+    {
         return Err(conflict(format!(
-            "the ResourceVersion in the precondition ({asked}) does not match the ResourceVersion \
+            "the ResourceVersion in the precondition ({requested}) does not match the ResourceVersion \
              in record ({version}). The object might have been modified"
         )));
     }
@@ -352,15 +354,15 @@ fn check_namespace_preconditions(
     options: &DeleteOptions,
     namespace: &Value,
 ) -> Result<(), ApiError> {
-    let asked = [
+    let requested = [
         ("UID", "uid", options.uid.as_deref()),
         ("ResourceVersion", "resourceVersion", options.resource_version.as_deref()),
     ];
-    for (label, field, asked) in asked {
+    for (label, field, requested) in requested {
         let found = namespace["metadata"][field].as_str().unwrap_or_default();
-        if let Some(asked) = asked.filter(|asked| *asked != found) {
+        if let Some(requested) = requested.filter(|requested| *requested != found) {
             let why = format!(
-                "Precondition failed: {label} in precondition: {asked}, {label} in object meta: \
+                "Precondition failed: {label} in precondition: {requested}, {label} in object meta: \
                  {found}"
             );
             return Err(ApiError::conflict(path.resource, &path.name, &why));
@@ -411,7 +413,8 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
     if metadata["deletionTimestamp"].is_string() {
         let current = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         // While a pod terminates, only an explicit grace period can change its deadline.
-        let shorter = options.grace.map(at_least_one).filter(|asked| graceful && *asked < current);
+        let shorter =
+            options.grace.map(at_least_one).filter(|requested| graceful && *requested < current);
         let same_finalizers = list_of(&metadata["finalizers"]) == finalizers;
         // The first deletion determines how a namespace terminates.
         if namespace_kept || (shorter.is_none() && (current > 0 || (kept && same_finalizers))) {
@@ -419,8 +422,8 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         }
         let mut marked = object.clone();
         if let Some(grace) = shorter {
-            let asked = object["metadata"]["deletionTimestamp"].as_str().unwrap_or_default();
-            let start = objects::timestamp::Timestamp::parse(asked)
+            let requested = object["metadata"]["deletionTimestamp"].as_str().unwrap_or_default();
+            let start = objects::timestamp::Timestamp::parse(requested)
                 .map_or(now, |deadline| deadline.plus_seconds(-current));
             marked["metadata"]["deletionTimestamp"] =
                 Value::from(start.plus_seconds(grace).to_seconds_text());

@@ -69,15 +69,15 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
     }
 
-    /// As [`ApiError::not_found`], with the resource called `word`, as other parts of upstream's
+    /// As [`ApiError::not_found`], with the resource called `kind`, as other parts of upstream's
     /// server do.
     #[must_use]
-    pub fn not_found_as(word: &str, resource: &Resource, name: &str) -> ApiError {
-        let message = format!("{word} {name:?} not found");
+    pub fn not_found_as(kind: &str, resource: &Resource, name: &str) -> ApiError {
+        let message = format!("{kind} {name:?} not found");
         let mut error =
             ApiError::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name);
         if let Some(details) = error.details.as_mut() {
-            details["kind"] = Value::from(word);
+            details["kind"] = Value::from(kind);
         }
         error
     }
@@ -188,8 +188,8 @@ impl ApiError {
 
     /// Returns the error for a resource version in the future.
     #[must_use]
-    pub fn future_revision(asked: u64, newest: u64) -> ApiError {
-        let message = format!("Too large resource version: {asked}, current: {newest}");
+    pub fn future_revision(requested: u64, newest: u64) -> ApiError {
+        let message = format!("Too large resource version: {requested}, current: {newest}");
         let text = format!("Timeout: {message}");
         let details = json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],

@@ -251,20 +251,17 @@ mod tests {
 
     #[test]
     fn user_without_a_role_may_read_discovery_only() {
-        let nobody = User::member("nobody", "other");
-        assert!(allows(
-            &nobody,
-            &AuthorizerAttributes::Path { verb: "get", path: "/apis/apps/v1" }
-        ));
-        assert!(!allows(&nobody, &on("get", "pods", "p")));
+        let user = User::member("nobody", "other");
+        assert!(allows(&user, &AuthorizerAttributes::Path { verb: "get", path: "/apis/apps/v1" }));
+        assert!(!allows(&user, &on("get", "pods", "p")));
         assert_eq!(
-            on("get", "pods", "p").denied(&nobody, ""),
+            on("get", "pods", "p").denied(&user, ""),
             r#"User "nobody" cannot get resource "pods" in API group "" in the namespace "a""#
         );
         let namespaces = objects::catalog::find("", "v1", "namespaces").unwrap();
         assert_eq!(
             AuthorizerAttributes::for_resource("delete", namespaces, "", "", "default")
-                .denied(&nobody, ""),
+                .denied(&user, ""),
             "User \"nobody\" cannot delete resource \"namespaces\" in API group \"\" in the \
              namespace \"default\""
         );

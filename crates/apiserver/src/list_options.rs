@@ -11,7 +11,7 @@ const MATCH: &str = "resourceVersionMatch";
 /// `sendInitialEvents`.
 pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
     let query = &request.query;
-    let (version, mut matching, going_on) =
+    let (version, mut matching, continue_token) =
         (query.text("resourceVersion"), query.text(MATCH), query.text("continue"));
     let watch = query.flag("watch");
     let mut initial = query.get("sendInitialEvents").is_some();
@@ -29,7 +29,7 @@ pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
         let message = format!("Unsupported value: {matching:?}: supported values: {supported}");
         causes.add("FieldValueNotSupported", MATCH, message);
     };
-    let not_going_on = "resourceVersionMatch is forbidden when continue is provided";
+    let match_with_continue = "resourceVersionMatch is forbidden when continue is provided";
     if watch {
         if initial && matching != "NotOlderThan" {
             let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
@@ -44,8 +44,8 @@ pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
             if matching != "NotOlderThan" {
                 not_supported(&mut causes, "\"NotOlderThan\"");
             }
-            if !going_on.is_empty() {
-                forbidden(&mut causes, MATCH, not_going_on);
+            if !continue_token.is_empty() {
+                forbidden(&mut causes, MATCH, match_with_continue);
             }
         }
     } else {
@@ -54,8 +54,8 @@ pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
                 let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
                 forbidden(&mut causes, MATCH, detail);
             }
-            if !going_on.is_empty() {
-                forbidden(&mut causes, MATCH, not_going_on);
+            if !continue_token.is_empty() {
+                forbidden(&mut causes, MATCH, match_with_continue);
             }
             if !matches!(matching, "Exact" | "NotOlderThan") {
                 not_supported(&mut causes, "\"Exact\", \"NotOlderThan\", \"\"");
@@ -73,7 +73,7 @@ pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
     if !causes.is_empty() {
         return Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &causes));
     }
-    if !going_on.is_empty() && !matches!(version, "" | "0") {
+    if !continue_token.is_empty() && !matches!(version, "" | "0") {
         let message = "specifying resource version is not allowed when using continue";
         return Err(ApiError::bad_request(message));
     }

@@ -53,10 +53,10 @@ pub(crate) fn load(resource: &Resource, entry: &Entry) -> Result<Value, ApiError
 
 pub(crate) fn get(context: RequestContext<'_>) -> Result<Reply, ApiError> {
     let RequestContext { api, request, path, format } = context;
-    let asked = revision(request)?;
+    let requested = revision(request)?;
     let newest = api.store().revision().get();
-    if let Some(asked) = asked.filter(|asked| *asked > newest) {
-        return Err(ApiError::future_revision(asked, newest));
+    if let Some(requested) = requested.filter(|requested| *requested > newest) {
+        return Err(ApiError::future_revision(requested, newest));
     }
     let entry = find(api, path)?;
     if format == AcceptedFormat::PLAIN && !codec::is_view(path.resource) {
@@ -260,22 +260,22 @@ fn list_range(api: &Api, request: &Request, path: &ResourcePath) -> Result<ListR
     let prefix = codec::prefix(path.resource, &path.namespace);
     let open = |at: Option<u64>| api.store().snapshot(at.map(Revision::from));
     if !token.is_empty() {
-        let going_on = Continuation::parse(token)?;
-        let after = Some(format!("{prefix}{}", going_on.after));
-        return match open(going_on.revision) {
+        let continuation = Continuation::parse(token)?;
+        let after = Some(format!("{prefix}{}", continuation.after));
+        return match open(continuation.revision) {
             Ok(snapshot) => Ok(ListRange { snapshot, after, limit }),
-            Err(ReadError::Compacted { .. }) => Err(going_on.expired()),
+            Err(ReadError::Compacted { .. }) => Err(continuation.expired()),
             Err(error) => Err(read_failed(&error)),
         };
     }
-    let asked = revision(request)?;
+    let requested = revision(request)?;
     let newest = api.store().revision().get();
-    if let Some(asked) = asked.filter(|asked| *asked > newest) {
-        return Err(ApiError::future_revision(asked, newest));
+    if let Some(requested) = requested.filter(|requested| *requested > newest) {
+        return Err(ApiError::future_revision(requested, newest));
     }
     let exact = request.query.text("resourceVersionMatch") == "Exact"
         || (limit.is_some() && request.query.text("resourceVersionMatch").is_empty());
-    let at = asked.filter(|_| exact);
+    let at = requested.filter(|_| exact);
     let snapshot = match open(at) {
         Ok(snapshot) => snapshot,
         Err(ReadError::Compacted { .. }) => {

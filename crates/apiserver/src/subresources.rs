@@ -145,13 +145,13 @@ fn check_binding_preconditions(
     pod: &Value,
 ) -> Result<(), ApiError> {
     for (field, label) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
-        let asked = binding["metadata"][field].as_str().unwrap_or_default();
+        let requested = binding["metadata"][field].as_str().unwrap_or_default();
         let found = pod["metadata"][field].as_str().unwrap_or_default();
-        if !asked.is_empty() && asked != found {
+        if !requested.is_empty() && requested != found {
             let key = codec::key(path.resource, &path.namespace, &path.name);
             let why = format!(
                 "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, \
-                 AdditionalErrorMsg: Precondition failed: {label} in precondition: {asked}, \
+                 AdditionalErrorMsg: Precondition failed: {label} in precondition: {requested}, \
                  {label} in object meta: {found}"
             );
             return Err(ApiError::conflict(path.resource, &path.name, &why));
@@ -451,17 +451,17 @@ async fn write_scale(
     let mut rescale = |old: &Value| {
         let mut before = scale::of(old);
         before["metadata"]["managedFields"] = apply::scale::to_scale(old);
-        let mut asked = change(&before)?;
-        let causes = scale::validate(&asked);
+        let mut requested = change(&before)?;
+        let causes = scale::validate(&requested);
         if !causes.is_empty() {
             return Err(ApiError::invalid_kind("autoscaling", "Scale", &path.name, &causes));
         }
-        check_scale_uid(path, old, &asked)?;
+        check_scale_uid(path, old, &requested)?;
         if owners == Owners::ToTrack {
-            apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
+            apply::track_update(Schema::served(), id, Some(&before), &mut requested, &by, now);
         }
-        let mut new = scale::apply(old, &asked);
-        new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
+        let mut new = scale::apply(old, &requested);
+        new["metadata"]["managedFields"] = apply::scale::to_workload(old, &requested, &version);
         Ok(new)
     };
     let written = write::guaranteed_update(
@@ -488,14 +488,14 @@ fn no_such_scale(path: &ResourcePath, error: ApiError) -> ApiError {
 /// Checks that the uid of a scale, if there is one, is that of the object.
 fn check_scale_uid(path: &ResourcePath, old: &Value, scale: &Value) -> Result<(), ApiError> {
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let (asked, found) = (uid(scale), uid(old));
-    if asked.is_empty() || asked == found {
+    let (requested, found) = (uid(scale), uid(old));
+    if requested.is_empty() || requested == found {
         return Ok(());
     }
     let (plural, group) = (path.resource.plural, path.resource.group);
     let message = format!(
         "Operation cannot be fulfilled on {plural}/scale.{group} {:?}: Precondition failed: UID in \
-         precondition: {asked}, UID in object meta: {found}",
+         precondition: {requested}, UID in object meta: {found}",
         path.name
     );
     let details = json!({"name": path.name, "group": group, "kind": format!("{plural}/scale")});

@@ -63,7 +63,7 @@ pub(crate) fn watch(context: RequestContext<'_>) -> Result<Reply, ApiError> {
         Some(seconds) => seconds.min(LONGEST),
         None => SHORTEST + crate::random::below(SHORTEST),
     };
-    let asked = read::revision(request)?;
+    let requested = read::revision(request)?;
     let newest = api.store().revision();
     let initial_events = request.query.flag("sendInitialEvents");
     let no_initial = request.query.get("sendInitialEvents").is_some() && !initial_events;
@@ -84,18 +84,18 @@ pub(crate) fn watch(context: RequestContext<'_>) -> Result<Reply, ApiError> {
         room: None,
         _place_taken: place_taken,
     };
-    let from_now = (asked.is_none() && !no_initial) || initial_events;
+    let from_now = (requested.is_none() && !no_initial) || initial_events;
     // The initial state at a future version is unknown; a watch without initial events just waits.
-    let future = asked.filter(|asked| *asked > newest.get());
+    let future = requested.filter(|requested| *requested > newest.get());
     // Taken before the response begins: writes that follow our headers are sent as events and are
     // not part of the initial state.
     let replay = from_now.then(|| api.store().snapshot(None)).transpose();
     let start = Start {
-        after: asked.filter(|_| future.is_none()).map_or(newest, Revision::from),
+        after: requested.filter(|_| future.is_none()).map_or(newest, Revision::from),
         not_before: future.unwrap_or(0),
         refused: future
             .filter(|_| initial_events)
-            .map(|asked| ApiError::future_revision(asked, newest.get())),
+            .map(|requested| ApiError::future_revision(requested, newest.get())),
         replay: replay.map_err(|error| read::read_failed(&error))?,
         // A client that requests the initial state gets a bookmark at its end. The older watch
         // paths do not request it by omitting the version.

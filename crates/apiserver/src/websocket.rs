@@ -64,14 +64,15 @@ impl Protocol {
 
     /// Returns the first protocol of the client's list that is served.
     fn of(headers: &HeaderMap) -> Result<Protocol, String> {
-        let asked = https::upgrade_headers(headers);
-        let asked = asked.get(SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok());
-        let asked: Vec<&str> = asked.unwrap_or_default().split(',').map(str::trim).collect();
+        let requested = https::upgrade_headers(headers);
+        let requested = requested.get(SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok());
+        let requested: Vec<&str> =
+            requested.unwrap_or_default().split(',').map(str::trim).collect();
         let served = |name: &&str| Protocol::ALL.into_iter().find(|known| known.name() == *name);
-        asked.iter().find_map(served).ok_or_else(|| {
+        requested.iter().find_map(served).ok_or_else(|| {
             let known = Protocol::ALL.map(Protocol::name).join(" ");
-            let asked = asked.join(" ");
-            format!("requested protocol(s) are not supported: [{asked}]; supports [{known}]")
+            let requested = requested.join(" ");
+            format!("requested protocol(s) are not supported: [{requested}]; supports [{known}]")
         })
     }
 

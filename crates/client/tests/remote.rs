@@ -20,13 +20,13 @@ use tokio::sync::{mpsc, watch};
 const POD: &str = r#"{"kind":"Pod","metadata":{"name":"p","resourceVersion":"1"}}"#;
 
 /// A received request: the HTTP version, the path with its query, the token and the peer.
-type Asked = (Version, String, String, String);
+type Received = (Version, String, String, String);
 
 /// A server whose response depends on the path.
 struct Served {
     address: SocketAddr,
     authority: Pair,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<Received>>>,
     stop: watch::Sender<bool>,
     over: tokio::task::JoinHandle<()>,
 }
@@ -38,8 +38,8 @@ async fn serve(authority: Pair, address: &str) -> Served {
     let listener = Listener::bind(at, &pair, Some(&authority.certificate), limits).await.unwrap();
     let address = listener.address().unwrap();
     let (stop, stopping) = watch::channel(false);
-    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-    let heard = asked.clone();
+    let received: Arc<Mutex<Vec<Received>>> = Arc::default();
+    let recorded = received.clone();
     let handle = move |request: Inbound, client: Arc<https::Client>| {
         let header = |name: &str| {
             let value = request.headers().get(name).and_then(|value| value.to_str().ok());
@@ -47,8 +47,8 @@ async fn serve(authority: Pair, address: &str) -> Served {
         };
         let path = request.uri().path_and_query().unwrap().to_string();
         let peer = client.peer().map_or(String::new(), |peer| peer.name.clone());
-        let asked = (request.version(), path.clone(), header("authorization"), peer);
-        heard.lock().unwrap().push(asked);
+        let received = (request.version(), path.clone(), header("authorization"), peer);
+        recorded.lock().unwrap().push(received);
         async move {
             if path.contains("/pods/silent") {
                 std::future::pending::<()>().await;
@@ -82,7 +82,7 @@ async fn serve(authority: Pair, address: &str) -> Served {
         }
     };
     let over = tokio::spawn(listener.serve(handle, stopping));
-    Served { address, authority, asked, stop, over }
+    Served { address, authority, received, stop, over }
 }
 
 impl Served {
@@ -132,10 +132,10 @@ async fn http2_requests_share_a_connection_and_an_identity() {
     let scope = Scope { field_selector: "a=b c&d".to_owned(), ..Scope::default() };
     assert_eq!(get(&client, "p").await.unwrap()["kind"], "Pod");
     client.list_values(kind::PODS, &scope).await.unwrap();
-    let asked = served.asked.lock().unwrap().clone();
+    let received = served.received.lock().unwrap().clone();
     let entry = |path: &str| (Version::HTTP_2, path.to_owned(), String::new(), "me".to_owned());
     assert_eq!(
-        asked,
+        received,
         [
             entry("/below/api/v1/namespaces/a/pods/p"),
             entry("/below/api/v1/pods?fieldSelector=a%3Db%20c%26d&limit=500"),
@@ -199,7 +199,7 @@ async fn client_reconnects_to_a_restarted_server() {
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
     let served = serve(authority, &address).await;
     assert!(get(&client, "p").await.is_ok());
-    assert_eq!(served.asked.lock().unwrap().len(), 1);
+    assert_eq!(served.received.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -215,8 +215,8 @@ async fn tokens_are_read_again_from_their_file() {
     get(&client, "p").await.unwrap();
     fs::write(&file, "two\n").unwrap();
     get(&client, "p").await.unwrap();
-    let asked = served.asked.lock().unwrap().clone();
-    let tokens: Vec<&str> = asked.iter().map(|(_, _, token, _)| token.as_str()).collect();
+    let received = served.received.lock().unwrap().clone();
+    let tokens: Vec<&str> = received.iter().map(|(_, _, token, _)| token.as_str()).collect();
     assert_eq!(tokens, ["Bearer one", "Bearer two"]);
 }
 
@@ -232,7 +232,7 @@ async fn untrusted_server_gets_no_request() {
     config.server_name = "elsewhere".to_owned();
     let error = get(&served.client(config, Timeouts::default()), "p").await.unwrap_err();
     assert!(texts(&error).contains("not valid for name"), "{}", texts(&error));
-    assert!(served.asked.lock().unwrap().is_empty());
+    assert!(served.received.lock().unwrap().is_empty());
 }
 
 /// A gateway that terminates TLS and supports only HTTP/1.1. Counts its connections.
@@ -295,7 +295,7 @@ async fn http1_fallback_reuses_connections() {
     let _watch = client.watch(kind::PODS, &Scope::default(), "1", 600).await.unwrap();
     get(&client, "p").await.unwrap();
     assert_eq!(connections.load(Ordering::Relaxed), 2);
-    let asked = served.asked.lock().unwrap().clone();
-    assert!(asked.iter().all(|(version, ..)| *version == Version::HTTP_11), "{asked:?}");
-    assert_eq!(asked[0].1, "/api/v1/namespaces/a/pods/p");
+    let received = served.received.lock().unwrap().clone();
+    assert!(received.iter().all(|(version, ..)| *version == Version::HTTP_11), "{received:?}");
+    assert_eq!(received[0].1, "/api/v1/namespaces/a/pods/p");
 }

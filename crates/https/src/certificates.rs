@@ -50,13 +50,13 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Returns whether it is valid now and for at least `more`.
+    /// Returns true if it is valid now and for at least `more`.
     #[must_use]
     pub fn lasts(&self, now: SystemTime, more: Duration) -> bool {
         self.from <= now && self.left(now) >= more
     }
 
-    /// Returns whether it is time for a new certificate: less than a third of the lifetime is left, or the
+    /// Returns true if it is time for a new certificate: less than a third of the lifetime is left, or the
     /// certificate is not valid yet because the clock was ahead when it was made.
     #[must_use]
     pub fn is_due(&self, now: SystemTime) -> bool {

@@ -157,7 +157,7 @@ impl Registry {
         ConnectionGuard(client)
     }
 
-    /// Closes the oldest stranger, for a process that has no more file descriptors.
+    /// Closes the oldest anonymous connection, for a process without free file descriptors.
     pub(crate) fn displace_oldest_anonymous(&self) {
         let mut members = self.members();
         if let Some(oldest) = members.anonymous.values().next().cloned() {
@@ -176,7 +176,7 @@ impl Registry {
         client.displaced.notify_one();
     }
 
-    /// Moves a connection from the strangers to the known clients, if there is a place for it.
+    /// Moves a connection from the anonymous to the known clients, if there is a free slot.
     fn admit(&self, client: &Client, name: &str, certified: bool) -> bool {
         let limits = &self.limits;
         let mut members = self.members();

@@ -220,14 +220,14 @@ mod tests {
 
     #[test]
     fn a_change_of_protocol_is_recognised() {
-        for (pairs, asked) in [
+        for (pairs, expected) in [
             (&[("connection", "Upgrade"), ("upgrade", "websocket")][..], true),
             (&[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")][..], true),
             (&[("connection", "keep-alive"), ("upgrade", "websocket")][..], false),
             (&[("connection", "upgrade")][..], false),
             (&[][..], false),
         ] {
-            assert_eq!(is_upgrade(&headers(pairs)), asked, "{pairs:?}");
+            assert_eq!(is_upgrade(&headers(pairs)), expected, "{pairs:?}");
         }
     }
 

@@ -37,7 +37,7 @@ async fn backend() -> SocketAddr {
                     return stream.write_all(no).await.unwrap();
                 }
                 let yes = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
-                            upgrade: twice\r\nx-told: yes\r\n\r\n";
+                            upgrade: twice\r\nx-backend: yes\r\n\r\n";
                 stream.write_all(yes).await.unwrap();
                 while let Ok(byte) = stream.read_u8().await {
                     stream.write_all(&[byte, byte]).await.unwrap();
@@ -127,7 +127,7 @@ async fn text(response: Response<Incoming>) -> String {
 
 async fn opened(response: Response<Incoming>) -> TokioIo<hyper::upgrade::Upgraded> {
     assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-    assert_eq!(response.headers()["x-told"], "yes");
+    assert_eq!(response.headers()["x-backend"], "yes");
     TokioIo::new(hyper::upgrade::on(response).await.unwrap())
 }
 
@@ -135,11 +135,11 @@ async fn opened(response: Response<Incoming>) -> TokioIo<hyper::upgrade::Upgrade
 async fn bytes_go_both_ways_until_one_end_is_closed() {
     let served = serve(8).await;
     let mut tunnel = opened(served.upgrade("/yes").await).await;
-    for (said, heard) in [(&b"ab"[..], &b"aabb"[..]), (b"c", b"cc")] {
-        tunnel.write_all(said).await.unwrap();
-        let mut answer = vec![0; heard.len()];
+    for (sent, expected) in [(&b"ab"[..], &b"aabb"[..]), (b"c", b"cc")] {
+        tunnel.write_all(sent).await.unwrap();
+        let mut answer = vec![0; expected.len()];
         timeout(PATIENCE, tunnel.read_exact(&mut answer)).await.unwrap().unwrap();
-        assert_eq!(answer, heard);
+        assert_eq!(answer, expected);
     }
     assert_eq!(served.held.load(Ordering::SeqCst), 1);
     // The last bytes are still answered.

@@ -117,8 +117,8 @@ fn checkpoint_may_be_older_than_the_compaction_point() {
     fill(&store);
     let newest = store.revision();
     store.compact(newest).wait().unwrap();
-    let base = format!("{:020}.base", snapshot.revision().get());
-    assert!(files(directory.path()).iter().any(|(name, _)| *name == base), "{base}");
+    let checkpoint = format!("{:020}.base", snapshot.revision().get());
+    assert!(files(directory.path()).iter().any(|(name, _)| *name == checkpoint), "{checkpoint}");
     let value = snapshot.get("busy").unwrap();
     store.close();
     let store = open(directory.path(), SMALL);

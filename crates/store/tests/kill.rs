@@ -93,13 +93,13 @@ fn parse(bytes: &[u8]) -> u64 {
 }
 
 /// The output of the process.
-enum Said {
+enum Output {
     Open(Revision),
     Acknowledged { writer: u64, number: u64, revision: Revision },
 }
 
 /// `limit` is the maximum file size in blocks of 512 bytes.
-fn start(directory: &Path, limit: Option<u64>) -> (Child, Receiver<Said>) {
+fn start(directory: &Path, limit: Option<u64>) -> (Child, Receiver<Output>) {
     let binary = env::current_exe().unwrap();
     let mut command = match limit {
         None => Command::new(binary),
@@ -118,26 +118,26 @@ fn start(directory: &Path, limit: Option<u64>) -> (Child, Receiver<Said>) {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let (sender, said) = channel();
+    let (sender, output) = channel();
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words[at].parse::<u64>().unwrap();
-            let said = match words[0] {
-                "open" => Said::Open(number(1).into()),
-                "ack" if words.len() == 4 && line.is_ascii() => Said::Acknowledged {
+            let line = match words[0] {
+                "open" => Output::Open(number(1).into()),
+                "ack" if words.len() == 4 && line.is_ascii() => Output::Acknowledged {
                     writer: number(1),
                     number: number(2),
                     revision: number(3).into(),
                 },
                 _ => continue,
             };
-            if sender.send(said).is_err() {
+            if sender.send(line).is_err() {
                 return;
             }
         }
     });
-    (child, said)
+    (child, output)
 }
 
 #[test]
@@ -162,29 +162,29 @@ fn kill_again_and_again(rounds: u64, limit: Option<u64>) {
     let mut dice = Dice(0x5EED);
     let mut total = 0;
     for round in 0..rounds {
-        let (mut child, said) = start(directory.path(), limit);
+        let (mut child, output) = start(directory.path(), limit);
         // A random moment: after this many acknowledgements and a random delay.
         let acks = dice.roll(40);
         let mut seen = 0;
-        let mut note = |said: Said| match said {
-            Said::Open(revision) => assert_eq!(revision, newest, "as it was audited"),
-            Said::Acknowledged { writer, number, revision } => {
+        let mut note = |line: Output| match line {
+            Output::Open(revision) => assert_eq!(revision, newest, "as it was audited"),
+            Output::Acknowledged { writer, number, revision } => {
                 assert!(revision > newest, "round {round}: {revision} was used before");
                 let last = acknowledged.insert(writer, (number, revision));
                 assert!(last.is_none_or(|(last, _)| number > last));
                 seen += 1;
             }
         };
-        for said in said.iter().take(acks as usize) {
-            note(said);
+        for line in output.iter().take(acks as usize) {
+            note(line);
         }
         let and_then_some = Duration::from_micros(dice.roll(3_000));
-        if let Ok(said) = said.recv_timeout(and_then_some) {
-            note(said);
+        if let Ok(line) = output.recv_timeout(and_then_some) {
+            note(line);
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        said.iter().for_each(note);
+        output.iter().for_each(note);
         total += seen;
         newest = audit(directory.path(), &mut acknowledged, newest);
     }

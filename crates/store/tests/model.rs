@@ -222,11 +222,11 @@ impl Bench {
                             prop_assert_eq!(snapshot.get(key).unwrap(), expected);
                         }
                     }
-                    Err(ReadError::Future { newest: said }) => {
-                        prop_assert!(at > newest && said == newest);
+                    Err(ReadError::Future { newest: reported }) => {
+                        prop_assert!(at > newest && reported == newest);
                     }
-                    Err(ReadError::Compacted { oldest: said }) => {
-                        prop_assert!(at < oldest && said == oldest);
+                    Err(ReadError::Compacted { oldest: reported }) => {
+                        prop_assert!(at < oldest && reported == oldest);
                     }
                     Err(error) => panic!("{error:?}"),
                 }
@@ -246,8 +246,8 @@ impl Bench {
                 let at = any(at);
                 match self.store.compact(at).wait() {
                     Ok(()) => self.model.oldest = oldest.max(at),
-                    Err(CompactError::Future { newest: said }) => {
-                        prop_assert!(at > newest && said == newest);
+                    Err(CompactError::Future { newest: reported }) => {
+                        prop_assert!(at > newest && reported == newest);
                     }
                     Err(error) => panic!("{error:?}"),
                 }
@@ -301,8 +301,8 @@ impl Bench {
                     follower.cursor = newest;
                     self.followers.push(follower);
                 }
-                Err(WatchError::Compacted { oldest: said }) => {
-                    prop_assert!(follower.cursor < oldest && said == oldest);
+                Err(WatchError::Compacted { oldest: reported }) => {
+                    prop_assert!(follower.cursor < oldest && reported == oldest);
                 }
                 Err(error) => panic!("{error:?}"),
             }

@@ -189,15 +189,15 @@ fn damaged_checkpoint_loses_only_damaged_keys() {
     let all = contents(&store);
     store.close();
     let listed = files(directory.path());
-    let base = &listed.iter().find(|(name, _)| name.ends_with(".base")).unwrap().0;
-    let base = directory.path().join(base);
-    let whole = fs::read(&base).unwrap();
+    let checkpoint = &listed.iter().find(|(name, _)| name.ends_with(".base")).unwrap().0;
+    let checkpoint = directory.path().join(checkpoint);
+    let whole = fs::read(&checkpoint).unwrap();
     assert!(whole.len() > 2 * (64 << 10), "more than one frame");
     for at in (0..whole.len()).step_by(997) {
         let mut bytes = whole.clone();
         let end = (at + 1500).min(bytes.len());
         bytes[at..end].fill(0xA5);
-        fs::write(&base, bytes).unwrap();
+        fs::write(&checkpoint, bytes).unwrap();
         let (examined, salvaged) = salvage(directory.path());
         assert!(!examined.is_intact(), "{at}");
         // 1,500 bytes hold parts of at most three records of 950 bytes; all others are intact.
