@@ -32,46 +32,46 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::admit;
-use crate::allocations::{AllocationError, Allocations};
-use crate::board::Board;
-use crate::book::{Book, BookError};
-use crate::cgroups::{self, PodCgroups};
+use crate::admission;
 use crate::clock::{self, Clock, SystemClock};
-use crate::counters::{Counters, Now};
-use crate::events::Told;
-use crate::facts::{self, Places};
-use crate::hands::{Hands, Report};
-use crate::housekeeping;
-use crate::images::Images;
-use crate::logs::rotate::Policy;
-use crate::look::{self, Brief};
-use crate::lower::NodeFacts;
-use crate::metrics::Counter;
+use crate::context::{Hands, Report};
+use crate::cpusets::reconcile;
+use crate::cpusets::tracker::Pool;
+use crate::ledger::allocations::{AllocationError, Allocations};
+use crate::ledger::file::{Book, BookError};
+use crate::node::environment::{self, Places};
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
-use crate::pod_resources;
-use crate::pods::{self, Pods, Read};
-use crate::pool::Pool;
-use crate::probes::{ProbeReport, Probes};
-use crate::record::{self, Recorder};
+use crate::observability::events::Told;
+use crate::observability::metrics::{Counters, Now};
+use crate::observability::pod_resources;
+use crate::observability::prometheus::Counter;
+use crate::observability::recorder::{self, Recorder};
+use crate::observability::stats::Stats;
+use crate::pods::dependencies::Sources;
+use crate::pods::pod_set::{self, Pods, Read};
+use crate::pods::static_pods::{self, mirror};
+use crate::pods::worker::Ending;
+use crate::reclaim::housekeeping;
+use crate::runtime::cgroups::{self, PodCgroups};
+use crate::runtime::images::Images;
+use crate::runtime::logs::rotate::Policy;
+use crate::runtime::lower::NodeFacts;
+use crate::runtime::probes::{ProbeReport, Probes};
+use crate::runtime::relist::{self, Brief};
 use crate::server::{Access, Server};
-use crate::sources::Sources;
 use crate::spec::Amounts;
-use crate::static_pods::{self, mirror};
-use crate::stats::Stats;
-use crate::truth;
+use crate::status::pod_cache::Board;
 use crate::volumes::Volumes;
-use crate::worker::Ending;
 
-mod answers;
-mod files;
-mod logs;
+mod log_rotation;
+mod manifests;
+mod node_sync;
+mod qos_cgroups;
 mod reclaim;
-mod shares;
-mod view;
+mod server_backend;
 
-use answers::Answers;
-pub use logs::RunningLog;
+pub use log_rotation::RunningLog;
+use server_backend::Answers;
 
 /// Between two looks at the runtime. Upstream's figure.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -151,7 +151,7 @@ enum Happening {
 #[derive(Debug)]
 pub struct Agent {
     hands: Arc<Hands>,
-    node: Arc<RwLock<admit::Node>>,
+    node: Arc<RwLock<admission::Node>>,
     description: Description,
     root: PathBuf,
     report: watch::Sender<Arc<NodeReport>>,
@@ -208,7 +208,7 @@ impl Agent {
         let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
-        tokio::spawn(record::deliver(queue, api.clone(), node.name.clone()));
+        tokio::spawn(recorder::deliver(queue, api.clone(), node.name.clone()));
         let counters = Counters::new();
         counters.node_name.set(&[&node.name], 1.0);
         counters.gates(&config.feature_gates);
@@ -228,8 +228,8 @@ impl Agent {
             counters.cgroup_version.set(&[], version);
         }
         let places = Places { root: &root, logs: &logs };
-        let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let amounts = shares::of_pods(&machine, &config, milli_cpus);
+        let facts = environment::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
+        let amounts = qos_cgroups::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
@@ -267,11 +267,11 @@ impl Agent {
         };
         let enforced =
             hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
-        let seen = admit::Node {
+        let seen = admission::Node {
             name: node.name.clone(),
             os: Some(machine.os),
             allowed_sysctls: node.settings.allowed_sysctls.clone(),
-            ..admit::Node::default()
+            ..admission::Node::default()
         };
         Ok(Agent {
             hands: Arc::new(hands),
@@ -305,7 +305,7 @@ impl Agent {
         if self.enforced {
             hands.recorder.node(&description.name, Told::AllocatableEnforced);
         }
-        tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
+        tasks.spawn(qos_cgroups::keep(Arc::clone(&hands), self.amounts));
         tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
         if let Some(listener) = listener {
             let stats = Stats::new(Arc::clone(&hands), root.clone(), description.name.clone());
@@ -351,7 +351,7 @@ impl Agent {
         let name = description.name.clone();
         let duties = Duties {
             node: name.clone(),
-            files: files::settings(&description),
+            files: manifests::settings(&description),
             logs: (description.settings.logs, description.settings.logs_every),
             reclaim: reclaim::Settings::of(&description, root),
             pressure,
@@ -371,7 +371,7 @@ impl Agent {
             node::run(api, description, sources, object, tell).await;
         });
         let (object, runtime) = (seen.clone(), healthy.clone());
-        tasks.spawn(view::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
+        tasks.spawn(node_sync::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
 
         // Nothing is decided before it is known what runs, and what node this is.
         let ready = async {
@@ -388,18 +388,18 @@ impl Agent {
             first = ready => first,
             _ = stop.wait_for(Option::is_some) => return,
         };
-        view::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
+        node_sync::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
         // What runs already is where it is to be before anything else starts.
         let checking = async {
             take_up(&hands, &first).await;
-            truth::check(&hands).await
+            reconcile::check(&hands).await
         };
         let checked = tokio::select! {
             checked = checking => checked,
             _ = stop.wait_for(Option::is_some) => return,
         };
         info!(?checked, "took up what runs");
-        tasks.spawn(truth::keep(Arc::clone(&hands), self.check_every));
+        tasks.spawn(reconcile::keep(Arc::clone(&hands), self.check_every));
         tasks.spawn(housekeeping::keep(Arc::clone(&hands)));
         let pods = Pods::new(Arc::clone(&hands), node, first);
         let (pods, leave) = follow(&hands, pods, duties, probes, reports, &mut tasks, stop).await;
@@ -439,7 +439,7 @@ async fn follow(
     let Duties { node, files, logs, reclaim, pressure, takeover } = duties;
     let (happened, mut happenings) = mpsc::unbounded_channel();
     let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
-    let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
+    let reflector = Reflector::new(hands.api.clone(), PODS, scope, pod_set::read);
     let of_pods = happened.clone();
     tasks.spawn(reflector.run(move |change| of_pods.send(Happening::Pods(change)).is_ok()));
     let now = hands.counters.now.clone();
@@ -447,11 +447,11 @@ async fn follow(
     match files {
         None => pods.take_files(Vec::new()),
         Some(files) => {
-            tasks.spawn(files::follow(Arc::clone(hands), files, happened.clone()));
+            tasks.spawn(manifests::follow(Arc::clone(hands), files, happened.clone()));
         }
     }
     let (policy, every) = logs;
-    tasks.spawn(logs::keep(Arc::clone(hands), policy, every, happened.clone()));
+    tasks.spawn(log_rotation::keep(Arc::clone(hands), policy, every, happened.clone()));
     tasks.spawn(reclaim::keep(Arc::clone(hands), reclaim, pressure, happened));
     loop {
         if pods.is_complete() && *takeover.borrow() != Takeover::Done {
@@ -494,7 +494,7 @@ async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
     if !hands.book().lost_cpus() {
         return;
     }
-    let in_use = truth::cpus_in_use(hands).await;
+    let in_use = reconcile::cpus_in_use(hands).await;
     let recovered = hands.book().recover(&in_use);
     match recovered {
         Ok(recovered) => {
@@ -548,7 +548,7 @@ async fn tell_of_node(recorder: Recorder, name: String, mut told: mpsc::Unbounde
 async fn first_look(runtime: &cri::Client) -> BTreeMap<String, Brief> {
     let mut told = false;
     loop {
-        match look::briefly(runtime).await {
+        match relist::briefly(runtime).await {
             Ok(briefs) => return briefs,
             Err(error) if !told => {
                 warn!(%error, "waiting for the container runtime");
@@ -568,7 +568,7 @@ async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSen
         timer.tick().await;
         let began = Instant::now();
         // Whether the runtime is there is told elsewhere.
-        let Ok(briefs) = look::briefly(&runtime).await else { continue };
+        let Ok(briefs) = relist::briefly(&runtime).await else { continue };
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
         let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
         now.looked(&briefs, began.elapsed().as_secs_f64(), since, at);

@@ -1,5 +1,6 @@
 //! The Node object of this machine: what it is, has and offers ([`object()`], [`status()`]), how it is
-//! kept true in the API ([`run()`]), and how the runtime is ([`runtime`]).
+//! kept true in the API ([`run()`]), how the runtime is ([`runtime`]), and the [`environment`] that pods of
+//! this node share.
 //!
 //! ```text
 //!   facts, configuration ─┐
@@ -21,24 +22,25 @@ use objects::pod::OsName;
 use placement::report::NodeReport;
 use serde_json::Value;
 
-mod amounts;
 mod changes;
-pub mod classes;
 mod conditions;
 mod describe;
 mod devices;
+pub mod environment;
 pub mod images;
 mod lease;
 mod object;
+pub mod qos_resources;
+mod resources;
 mod run;
 pub mod runtime;
 mod settings;
 
-pub use amounts::{allocatable, capacity};
 pub use conditions::{Conditions, conditions};
 pub use describe::{Given, describe, node_name};
 pub use devices::former_devices;
 pub use object::{object, status};
+pub use resources::{allocatable, capacity};
 pub use run::{Sources, Takeover, run};
 pub use runtime::RuntimeHealth;
 pub use settings::{EVERY_ADDRESS, Settings, SettingsError};

@@ -22,21 +22,21 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::metrics;
+use crate::observability::prometheus;
 
 pub mod access;
 mod certificate;
 mod checks;
 pub mod configz;
-mod find;
+mod find_container;
 mod log;
-mod measured;
+mod metrics;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 use checks::Checks;
-use measured::Measured;
+use metrics::Measured;
 
 pub use access::{API_SERVER, Access};
 pub use certificate::{Serving, ServingError};
@@ -58,7 +58,7 @@ pub trait Answers: Send + Sync + 'static {
     /// The configuration in force, as a `KubeletConfiguration`.
     fn configuration(&self) -> Value;
 
-    /// See [`crate::metrics::Registry::render`].
+    /// See [`crate::observability::prometheus::Registry::render`].
     fn metrics(&self) -> String;
 
     /// What is wrong with the agent, if anything is.
@@ -167,7 +167,7 @@ impl Server {
 
     /// Counts what it is asked.
     #[must_use]
-    pub fn measured(self, registry: &metrics::Registry) -> Server {
+    pub fn measured(self, registry: &prometheus::Registry) -> Server {
         Server { measured: Some(Measured::new(registry)), ..self }
     }
 
@@ -294,14 +294,14 @@ impl Server {
             }
             "runningpods" => (JSON, running(&answers.pods()).to_string()),
             "configz" => (JSON, json!({"kubeletconfig": answers.configuration()}).to_string()),
-            "metrics" => (metrics::MEDIA_TYPE, answers.metrics()),
-            "metrics/slis" => (metrics::MEDIA_TYPE, self.checks.registry.render()),
+            "metrics" => (prometheus::MEDIA_TYPE, answers.metrics()),
+            "metrics/slis" => (prometheus::MEDIA_TYPE, self.checks.registry.render()),
             _ => answers
                 .document(&format!("/{path}"))
                 .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
-        if media == metrics::MEDIA_TYPE {
+        if media == prometheus::MEDIA_TYPE {
             let accept = asked.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
             let (media, body) = https::exposition::negotiate(accept.unwrap_or_default(), text);
             return Ok(document(StatusCode::OK, media, body));
@@ -326,11 +326,11 @@ fn parameters(query: &str) -> Vec<(String, String)> {
 fn running(pods: &[Value]) -> Value {
     let mut items = Vec::new();
     for pod in pods {
-        let images: HashMap<&str, &Value> = find::statuses(pod)
+        let images: HashMap<&str, &Value> = find_container::statuses(pod)
             .filter(|status| status["state"]["running"].is_object())
             .filter_map(|status| Some((status["name"].as_str()?, &status["imageID"])))
             .collect();
-        let containers: Vec<Value> = find::containers(pod)
+        let containers: Vec<Value> = find_container::containers(pod)
             .filter_map(|container| {
                 let name = container["name"].as_str()?;
                 let image = images.get(name)?;

@@ -1,7 +1,7 @@
 //! Pods as the agent reads them from the API: [`Pod`], with every field it acts on.
 //!
 //! Read from objects an API server has defaulted and checked, so that a field that is missing has its
-//! zero value and nothing is checked again. Placement has a view of its own, `objects::pod`.
+//! zero value and nothing is checked again. `demand` sums requests and limits and gives the QoS class.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod container;
+pub(crate) mod demand;
 mod probe;
 mod security;
 mod volume;

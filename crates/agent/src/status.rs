@@ -1,14 +1,22 @@
-//! What is reported of a pod: [`generate`], from the pod, from what the runtime has of it and from what
-//! its worker remembers; and [`merge`], what of that is written.
+//! The status of pods.
 //!
-//! Phase, conditions and container statuses are upstream's, to the letter. Pure: the time is an
-//! argument, termination messages and resources in force are given. Writes nothing.
+//! ```text
+//!   spec, runtime, worker's state ──▶ generate ──▶ merge ──▶ writer ──▶ API
+//!                                                    └──▶ pod_cache ──▶ the agent's server
+//! ```
+//!
+//! - [`generate`] computes a status, [`merge`] combines it with the status in the API.
+//! - [`writer`] writes it to the API.
+//! - [`pod_cache`] holds pods with their newest status for the agent's server.
+//!
+//! Phase, conditions and container statuses equal upstream's. `generate` and `merge` are pure: time,
+//! termination messages and resources in force are arguments.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::observed::{PodSeen, RuntimeId};
+use crate::runtime::observed::{PodSeen, RuntimeId};
 use crate::spec::{Pod, QosResourceRequest};
 
 mod conditions;
@@ -17,6 +25,8 @@ mod merge;
 mod message;
 mod model;
 mod phase;
+pub mod pod_cache;
+pub mod writer;
 
 pub use merge::{IllegalRestart, carry, is_overwritten, merge, rejected, terminate};
 pub use message::{FILE_BYTES, LOG_BYTES, LOG_LINES, Left, compose, needs_log};

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use host::os::mounts;
 use thiserror::Error;
 
-use crate::lower::LowerError;
+use crate::runtime::lower::LowerError;
 use crate::spec::{Pod, Projection, Volume};
 
 mod atomic;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent::agent::{Agent, Leave};
-use agent::hands::Hands;
+use agent::context::Hands;
 use agent::node::{EVERY_ADDRESS, Given, describe};
 use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};

@@ -24,18 +24,18 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Happening;
-use crate::admit;
-use crate::cgroups::PodCgroups;
-use crate::events::Told;
-use crate::eviction::{
+use crate::admission;
+use crate::context::Hands;
+use crate::node::{self, Description, Image, Pressure};
+use crate::observability::events::Told;
+use crate::pods::worker::Ending;
+use crate::reclaim::eviction::{
     self, Asked, Eviction, PodUsage, Reclaim, Usage, Victim, collect, over_limit, victim,
 };
-use crate::gc::{self, ImageDisk, ImagePolicy};
-use crate::hands::Hands;
-use crate::node::{self, Description, Image, Pressure};
+use crate::reclaim::gc::{self, ImageDisk, ImagePolicy};
+use crate::runtime::cgroups::PodCgroups;
 use crate::spec::Pod;
 use crate::status::End;
-use crate::worker::Ending;
 
 /// Between two looks at what pods use of the disk. Upstream's figure.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl Settings {
 
 /// Admission goes by the pressure that is told.
 pub(super) async fn tell_admission(
-    node: Arc<RwLock<admit::Node>>,
+    node: Arc<RwLock<admission::Node>>,
     mut pressure: watch::Receiver<Pressure>,
 ) {
     loop {

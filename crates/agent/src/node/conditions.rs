@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Pressure, list};
-use crate::events::NodeIs;
+use crate::observability::events::NodeIs;
 
 /// Ours, and what is to be told of them.
 #[derive(Debug, Clone, PartialEq)]

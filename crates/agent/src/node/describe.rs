@@ -13,7 +13,7 @@ use objects::pod::OsName;
 use objects::rules::names::dns_subdomain;
 
 use super::{Description, Settings, SettingsError, architecture};
-use crate::fetch::VERSION;
+use crate::runtime::fetch::VERSION;
 
 /// What can be said otherwise than in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

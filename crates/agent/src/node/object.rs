@@ -8,8 +8,8 @@ use objects::Gate;
 use objects::pod::OsName;
 use serde_json::{Map, Value, json};
 
-use super::amounts::{allocatable, capacity};
-use super::{Description, Image, Observation, RuntimeHealth, classes, os_name};
+use super::resources::{allocatable, capacity};
+use super::{Description, Image, Observation, RuntimeHealth, os_name, qos_resources};
 
 /// How many names of an image are told: upstream's figure.
 const NAMES: usize = 5;
@@ -107,7 +107,7 @@ pub fn status(of: &Description, now: &Observation) -> Value {
             && let Some(advertised) = &runtime.classes
         {
             let strict = gates.enabled(Gate::QosResourcesStrictNames);
-            put("qosResources", classes::status(advertised, strict));
+            put("qosResources", qos_resources::status(advertised, strict));
         }
     }
     status

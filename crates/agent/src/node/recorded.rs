@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::runtime::Runtime;
 use super::*;
-use crate::events::Told;
+use crate::observability::events::Told;
 use crate::status::replay::lines;
 use crate::test_machine::machine;
 

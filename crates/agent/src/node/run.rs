@@ -20,7 +20,7 @@ use super::{
     Conditions, Description, Devices, Image, Observation, Pressure, RuntimeHealth, changes,
     conditions, lease, object, status,
 };
-use crate::events::{NodeIs, Told};
+use crate::observability::events::{NodeIs, Told};
 
 /// How far the agent has come with the containers that ran before it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

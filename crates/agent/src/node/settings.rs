@@ -6,7 +6,7 @@ use std::time::Duration;
 use objects::{KubeletConfig, Quantity, duration};
 use serde_json::Value;
 
-use crate::logs::rotate::Policy;
+use crate::runtime::logs::rotate::Policy;
 use crate::server::access::{self, Authorization};
 
 /// The address that a kubelet listens on if its configuration does not say.

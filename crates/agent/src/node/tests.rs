@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::recorded::described;
 use super::*;
-use crate::events::{NodeIs, Told};
+use crate::observability::events::{NodeIs, Told};
 use crate::server::access::{self, Authorization};
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
@@ -134,7 +134,7 @@ fn advertised() -> v1::ResourcesInfo {
 #[test]
 fn a_class_resource_is_for_pods_or_for_containers() {
     let advertised = advertised();
-    assert_eq!(classes::refused(&advertised), ["k8s.io/blockio"]);
+    assert_eq!(qos_resources::refused(&advertised), ["k8s.io/blockio"]);
     let expected = json!({
         "podQOSResources": [
             {"name": "example.com/net", "mutable": false, "classes": [{"name": "fast", "capacity": 2}]},
@@ -144,9 +144,9 @@ fn a_class_resource_is_for_pods_or_for_containers() {
              "classes": [{"name": "gold"}, {"name": "silver", "capacity": 7}]},
         ],
     });
-    assert_eq!(classes::status(&advertised, true), expected);
-    assert_eq!(classes::offer_of_status(&expected), classes::offer(&advertised));
-    let offer = classes::offer(&advertised).resources;
+    assert_eq!(qos_resources::status(&advertised, true), expected);
+    assert_eq!(qos_resources::offer_of_status(&expected), qos_resources::offer(&advertised));
+    let offer = qos_resources::offer(&advertised).resources;
     let names: Vec<(&str, bool)> = offer.iter().map(|(n, o)| (n.as_str(), o.for_pods)).collect();
     assert_eq!(names, [("example.com/net", true), ("k8s.io/rdt", false)]);
     assert_eq!(offer["k8s.io/rdt"].classes["silver"], 7);
@@ -157,7 +157,7 @@ fn an_official_name_that_does_not_exist_is_told_only_where_nobody_insists() {
     let mut advertised = advertised();
     advertised.container_qos_resources[1].name = "disk".to_owned();
     let names = |strict| {
-        let told = classes::status(&advertised, strict);
+        let told = qos_resources::status(&advertised, strict);
         let containers = told["containerQOSResources"].as_array().unwrap().clone();
         containers.iter().map(|resource| resource["name"].clone()).collect::<Vec<_>>()
     };
@@ -219,7 +219,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     assert_eq!((both.update_every.as_secs(), both.report_every.as_secs()), (20, 20));
     assert_eq!(read(json!({"nodeStatusMaxImages": -1})).unwrap().max_images, None);
     assert_eq!((usual.files_every.as_secs(), usual.logs_every.as_secs()), (20, 10));
-    assert_eq!(usual.logs, crate::logs::rotate::Policy::default());
+    assert_eq!(usual.logs, crate::runtime::logs::rotate::Policy::default());
     let logs = read(json!({"containerLogMaxSize": "1Mi", "containerLogMaxFiles": 2})).unwrap().logs;
     assert_eq!((logs.max_size, logs.max_files), (1 << 20, 2));
     for (field, value) in [

@@ -10,8 +10,8 @@ use https::{Answer, Body};
 use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 
-use super::{Asked, Refusal, Server, TEXT, find};
-use crate::logs::reader::{self, Options, Reader};
+use super::{Asked, Refusal, Server, TEXT, find_container};
+use crate::runtime::logs::reader::{self, Options, Reader};
 
 /// How many pieces of a log are read ahead of who wants it.
 const AHEAD: usize = 4;
@@ -30,7 +30,7 @@ impl Server {
         let missing =
             || Refusal::new(StatusCode::NOT_FOUND, format!("pod {pod_name:?} does not exist"));
         let pod = self.answers.pod(namespace, pod_name).ok_or_else(missing)?;
-        let id = find::logged(&pod, pod_name, name, flag(asked, "previous")?)?.to_owned();
+        let id = find_container::logged(&pod, pod_name, name, flag(asked, "previous")?)?.to_owned();
         let status = self.container(&id).await.map_err(|error| Refusal::of_runtime(&error))?;
         let path = PathBuf::from(status.log_path);
         let opening = tokio::task::spawn_blocking(move || Reader::open(&path, options)).await;

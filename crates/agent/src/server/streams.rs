@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Asked, Refusal, Server, TEXT, document, find};
+use super::{Asked, Refusal, Server, TEXT, document, find_container};
 
 /// To be connected to the runtime, which is on this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,7 +66,7 @@ impl Server {
     ) -> Result<Answer, Refusal> {
         let Streams { stdin, stdout, stderr, tty } = Streams::of(asked)?;
         let pod = self.known(namespace, pod)?;
-        let container_id = find::running(&pod, container)?.to_owned();
+        let container_id = find_container::running(&pod, container)?.to_owned();
         let cmd = command(asked.parameters("command"))?;
         must_upgrade(asked)?;
         let request =
@@ -84,7 +84,7 @@ impl Server {
         container: &str,
     ) -> Result<Answer, Refusal> {
         let pod = self.known(namespace, pod)?;
-        let container_id = find::running(&pod, container)?.to_owned();
+        let container_id = find_container::running(&pod, container)?.to_owned();
         let cmd = command(asked.parameter("cmd").split_whitespace())?;
         let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
         let answer = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?;
@@ -111,10 +111,11 @@ impl Server {
     ) -> Result<Answer, Refusal> {
         let Streams { stdin, stdout, stderr, .. } = Streams::of(asked)?;
         let pod = self.known(namespace, pod)?;
-        let container_id = find::running(&pod, container)?.to_owned();
+        let container_id = find_container::running(&pod, container)?.to_owned();
         must_upgrade(asked)?;
         // Whether there is a terminal was decided when the process was started.
-        let tty = find::container(&pod, container).is_some_and(|spec| spec["tty"] == true);
+        let tty =
+            find_container::container(&pod, container).is_some_and(|spec| spec["tty"] == true);
         let stderr = stderr && !tty;
         let request =
             v1::AttachRequest { container_id, stdin, tty, stdout, stderr, ..Default::default() };

@@ -78,7 +78,7 @@ fn the_container_whose_log_is_meant_is_found() {
         ("done", false, "3"),
         ("init", false, "i"),
     ] {
-        assert_eq!(find::logged(&pod, "p", name, previous), Ok(id), "{name} {previous}");
+        assert_eq!(find_container::logged(&pod, "p", name, previous), Ok(id), "{name} {previous}");
     }
     for (name, previous, text) in [
         (
@@ -100,7 +100,7 @@ fn the_container_whose_log_is_meant_is_found() {
         ("new", false, r#"container "new" in pod "p" is not available"#),
         ("done", true, r#"previous terminated container "done" in pod "p" not found"#),
     ] {
-        assert_eq!(find::logged(&pod, "p", name, previous), Err(Refusal::bad(text)));
+        assert_eq!(find_container::logged(&pod, "p", name, previous), Err(Refusal::bad(text)));
     }
 }
 
@@ -373,7 +373,7 @@ async fn documents_are_those_of_the_kubelet() {
     );
     let (_, _, text) = get("/configz").await;
     assert_eq!(text, r#"{"kubeletconfig":{"kind":"KubeletConfiguration","port":10250}}"#);
-    assert_eq!(get("/metrics").await.1, metrics::MEDIA_TYPE);
+    assert_eq!(get("/metrics").await.1, prometheus::MEDIA_TYPE);
     assert_eq!(get("/stats/summary").await.2, "{}");
     for path in ["/nope", "/spec", "/"] {
         assert_eq!(get(path).await, (404, TEXT.to_owned(), "404 page not found\n".to_owned()));

@@ -5,7 +5,7 @@
 use super::containers::counts_for_ready;
 use super::model::{Condition, ContainerStatus, Phase, PodStatus};
 use super::{Known, Resize, RestartingAll};
-use crate::observed::PodSeen;
+use crate::runtime::observed::PodSeen;
 use crate::spec::{Pod, Role};
 
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -88,7 +88,7 @@ fn resize(resize: &Resize) -> impl Iterator<Item = Condition> {
 fn sandbox(pod: &Pod, seen: &PodSeen) -> Condition {
     const KIND: &str = "PodReadyToStartContainers";
     let no = |message: &str| said(KIND, false, "PodSandboxNotReady", message.to_owned());
-    match (seen.sandboxes.is_empty(), crate::steps::sandbox_needed(pod, seen)) {
+    match (seen.sandboxes.is_empty(), crate::pods::sync_plan::sandbox_needed(pod, seen)) {
         (true, _) => no("no pod sandbox exists"),
         (false, Some(_)) => no("pod sandbox is not ready"),
         (false, None) => said(KIND, true, "", String::new()),

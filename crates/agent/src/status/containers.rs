@@ -9,9 +9,9 @@ use super::Known;
 use super::model::{
     ContainerStatus, MountStatus, PodStatus, Resources, Running, State, Terminated, time_text,
 };
-use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::pods::sync_plan::{Verdict, after_exit};
+use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
 use crate::spec::{Container, Pod, Role, VolumeMount};
-use crate::steps::{Verdict, after_exit};
 
 /// Of a container that ran and is no longer there.
 pub(super) const LOST: &str = "ContainerStatusUnknown";

@@ -10,9 +10,9 @@
 
 use super::containers::RESTARTING_ALL;
 use super::model::{ContainerStatus, Phase, PodStatus, State, Terminated};
-use crate::observed::PodSeen;
+use crate::pods::sync_plan::{Verdict, after_exit};
+use crate::runtime::observed::PodSeen;
 use crate::spec::{Container, Pod};
-use crate::steps::{Verdict, after_exit};
 
 /// `finished` says that nothing of the pod runs or will run.
 pub(super) fn of(pod: &Pod, status: &PodStatus, seen: &PodSeen, finished: bool) -> Phase {

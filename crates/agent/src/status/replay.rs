@@ -13,7 +13,7 @@ use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observed::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::runtime::observed::{ContainerSeen, ContainerState, SandboxSeen};
 use crate::spec::Container;
 
 mod compare;

@@ -1,7 +1,7 @@
 use objects::timestamp::Timestamp;
 
 use super::*;
-use crate::observed::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::runtime::observed::{ContainerSeen, ContainerState, SandboxSeen};
 
 fn pod(value: Value) -> Pod {
     serde_json::from_value(value).unwrap()

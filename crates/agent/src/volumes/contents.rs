@@ -11,11 +11,11 @@ use objects::{Quantity, resources};
 
 use super::references::{TokenKey, claim_of, mounted_volumes};
 use super::{ClaimFault, FilesKind, Problem, Projections, source_of};
-use crate::lower::{Configs, PodInput, downward};
+use crate::runtime::lower::{Configs, PodInput, downward};
+use crate::runtime::{cgroups, lower};
 use crate::spec::{
     ConfigMapSource, DownwardApiSource, EmptyDirSource, KeyToPath, Pod, Projection, Volume,
 };
-use crate::{cgroups, lower};
 
 /// Mode of files where nothing is said, as the API server would put it in.
 const DEFAULT_MODE: u32 = 0o644;

@@ -2,7 +2,7 @@
 //!
 //! Pure; [`super::Volumes::write_hosts_file`] puts it where containers find it.
 
-use crate::lower::hostname::Name;
+use crate::runtime::lower::hostname::Name;
 use crate::spec::HostAlias;
 
 const HEAD: &str = "# Kubernetes-managed hosts file.\n";

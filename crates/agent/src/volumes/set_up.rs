@@ -14,8 +14,8 @@ use host::os::{mounts, owners};
 use super::contents::{Content, Contents, File, Medium};
 use super::directories::{EMPTY_DIR, checked, make};
 use super::{Problem, VolumeError, Volumes, atomic, fs_group, host_path, words};
-use crate::lower::env::Environment;
-use crate::lower::{Mounted, MountedVolume, expansion};
+use crate::runtime::lower::env::Environment;
+use crate::runtime::lower::{Mounted, MountedVolume, expansion};
 use crate::spec::{Container, Pod};
 
 /// Everyone may write to an empty directory; whose pod it is decides who gets there.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::lower::{Configs, Mounted, MountedVolume, PodInput};
+use crate::runtime::lower::{Configs, Mounted, MountedVolume, PodInput};
 use crate::spec::Pod;
 
 mod files;
@@ -62,7 +62,7 @@ fn tokens() -> Tokens {
 }
 
 fn contents_with(pod: &Pod, configs: &Configs) -> Contents {
-    let world = crate::lower::tests::World::new();
+    let world = crate::runtime::lower::tests::World::new();
     let claim = |is_deleted, is_bound, has_volume| Claim { is_deleted, is_bound, has_volume };
     let claims = [
         ("there", claim(false, true, true)),

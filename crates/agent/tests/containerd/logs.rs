@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use agent::logs::rotate::{Outcome, Policy};
+use agent::runtime::logs::rotate::{Outcome, Policy};
 use cri::v1;
 use http::{HeaderMap, Method, StatusCode};
 use objects::timestamp::Timestamp;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use agent::hands::Hands;
-use agent::{housekeeping, placement_demand, truth};
+use agent::context::Hands;
+use agent::cpusets::reconcile;
+use agent::placement_demand;
+use agent::reclaim::housekeeping;
 use berth::machine_source::load_machine;
 use client::Scope;
 use client::kind::EVENTS;
@@ -105,7 +107,7 @@ pub(crate) async fn running(berth: &Berth, name: &str) -> (Value, u32) {
 
 pub(crate) async fn clean(berth: &Berth) {
     until("a clean audit", async || {
-        let report = truth::audit(&berth.hands).await;
+        let report = reconcile::audit(&berth.hands).await;
         report.is_clean().then_some(())
     })
     .await;
@@ -241,15 +243,15 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let mut berth = Berth::start(one_to_be_had).await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
-    assert_eq!(truth::check(&berth.hands).await.repaired, 0);
+    assert_eq!(reconcile::check(&berth.hands).await.repaired, 0);
 
     let file = cpuset_of(owner).join("cpuset.cpus");
     for time in 1..=3 {
         std::fs::write(&file, others.to_string()).unwrap();
         assert_eq!(allowed(owner), others);
-        let outside = truth::audit(&berth.hands).await.outside;
+        let outside = reconcile::audit(&berth.hands).await.outside;
         assert_eq!(outside.len(), 1, "{outside:?}");
-        let checked = truth::check(&berth.hands).await;
+        let checked = reconcile::check(&berth.hands).await;
         assert_eq!((checked.repaired, checked.wrong), (1, 0), "{time}: {checked:?}");
         assert_eq!((allowed(owner), cpus_in(&cpuset_of(owner))), (own.clone(), Some(own.clone())));
     }
@@ -267,7 +269,7 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let state = berth.settings.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
-    truth::check(&berth.hands).await;
+    reconcile::check(&berth.hands).await;
     assert_eq!(std::fs::read_to_string(&state).unwrap(), text);
     clean(&berth).await;
     berth.delete("own").await;
@@ -289,7 +291,7 @@ async fn a_container_may_hold_its_own_threads_to_less() {
         (allowed(child) == first).then_some(child)
     })
     .await;
-    let checked = truth::check(&berth.hands).await;
+    let checked = reconcile::check(&berth.hands).await;
     assert_eq!((checked.looked, checked.repaired, checked.wrong), (1, 0, 0));
     assert_eq!((allowed(shell), allowed(narrowed)), (all, first));
     clean(&berth).await;
@@ -349,13 +351,13 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     let procs = cpusets().join(theirs.trim_start_matches('/')).join("cgroup.procs");
     std::fs::write(procs, sleeper.id().to_string()).unwrap();
 
-    let report = truth::audit(&hands).await;
+    let report = reconcile::audit(&hands).await;
     assert_eq!(report.booked_for_nobody, std::slice::from_ref(&gone.metadata.uid));
     let left: BTreeSet<String> = report.left_cgroups.into_iter().collect();
     assert_eq!(left, [path.clone(), theirs.clone()].into());
     assert_eq!(report.left_directories.len(), 2, "{:?}", report.left_directories);
     housekeeping::sweep(&hands).await;
-    let report = truth::audit(&hands).await;
+    let report = reconcile::audit(&hands).await;
     assert_eq!(report.left_cgroups, std::slice::from_ref(&theirs));
     assert!(report.booked_for_nobody.is_empty() && report.left_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));

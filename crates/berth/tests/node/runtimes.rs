@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use agent::truth;
+use agent::cpusets::reconcile;
 use client::PatchKind;
 use client::kind::{NODES, PODS};
 use cri::v1;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-use agent::hands::Hands;
+use agent::context::Hands;
 use berth::in_process::InProcess;
 use berth::machine_source::load_machine;
 use berth::presence::Pods;

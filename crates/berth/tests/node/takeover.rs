@@ -226,7 +226,7 @@ async fn start_as_a_kubelet(containerd: &Containerd, name: &str, uid: &str) -> S
         command: SLEEP.iter().map(|&word| word.to_owned()).collect(),
         labels,
         annotations: texts(&[
-            (HASH, &agent::lower::hash(&container)),
+            (HASH, &agent::runtime::lower::hash(&container)),
             ("io.kubernetes.container.restartCount", "0"),
             ("io.kubernetes.container.terminationMessagePath", "/dev/termination-log"),
             ("io.kubernetes.container.terminationMessagePolicy", "File"),

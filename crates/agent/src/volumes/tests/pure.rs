@@ -1,7 +1,7 @@
 //! What is needed and what is to be there, without touching anything.
 
 use super::*;
-use crate::lower::hostname::Name;
+use crate::runtime::lower::hostname::Name;
 use crate::spec::HostAlias;
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use host::os::{mounts, owners};
 
 use super::*;
-use crate::lower::env::Environment;
+use crate::runtime::lower::env::Environment;
 
 /// Permission bits, on systems that have any.
 fn mode(path: &Path) -> String {

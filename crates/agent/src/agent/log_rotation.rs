@@ -1,0 +1,56 @@
+//! Logs that grow too large: [`keep`] has them rotated. While none is, it only asks the disk how large they
+//! are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cri::v1;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use super::Happening;
+use crate::context::Hands;
+use crate::runtime::logs::rotate::{Outcome, Policy};
+use crate::runtime::observed::RuntimeId;
+
+/// The log of a container that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningLog {
+    pub container: RuntimeId,
+    pub path: PathBuf,
+}
+
+/// Looks at the logs of all containers that run, again and again.
+pub(super) async fn keep(
+    hands: Arc<Hands>,
+    policy: Policy,
+    every: Duration,
+    happened: mpsc::UnboundedSender<Happening>,
+) {
+    let mut timer = tokio::time::interval(every);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        timer.tick().await;
+        let (ask, answer) = oneshot::channel();
+        if happened.send(Happening::Logs(ask)).is_err() {
+            return;
+        }
+        let Ok(logs) = answer.await else { return };
+        for RunningLog { container, path } in logs {
+            let reopen = || async {
+                let container_id = container.clone();
+                let request = v1::ReopenContainerLogRequest { container_id };
+                hands.runtime.call(request).await.map(|_| ())
+            };
+            match policy.tend(&path, hands.clock.now(), reopen).await {
+                Ok(Outcome::Rotated(to)) => {
+                    info!(log = %path.display(), to = %to.display(), "log rotated");
+                }
+                Ok(Outcome::Kept | Outcome::Made) => {}
+                // It may have ended since. Whoever still runs is tried again.
+                Err(error) => warn!(%error, "log not rotated"),
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What all pods have together, and each class of them: [`keep`] makes their cgroups, and gives them new
+//! limits when pods come and go.
+
+use std::sync::Arc;
+
+use objects::resources::{CPU, MEMORY};
+use objects::{KubeletConfig, Quantity};
+use placement::Machine;
+use placement::configured::total_memory;
+use placement::demand::MemoryKind;
+use tracing::warn;
+
+use crate::context::Hands;
+use crate::runtime::cgroups;
+use crate::spec::Amounts;
+
+/// What the machine has without what is reserved for others. What is kept back for eviction is in it: it
+/// is pods that are evicted. Of CPUs there are `milli_cpus`, as placement knows what a list of reserved
+/// ones comes to.
+pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64) -> Amounts {
+    let topology = &machine.topology;
+    let mut amounts = Amounts::from([
+        (CPU.to_owned(), Quantity::from_milli(i64::try_from(milli_cpus).unwrap_or(i64::MAX))),
+        (MEMORY.to_owned(), Quantity::from_bytes(total_memory(topology))),
+    ]);
+    for node in topology.nodes() {
+        for pages in &node.huge_pages {
+            let name = MemoryKind::HugePages(pages.page_size).to_string();
+            let bytes = Quantity::from_bytes(pages.page_size.0.saturating_mul(pages.count));
+            let sum = amounts.get(&name).and_then(|before| before.checked_add(&bytes));
+            amounts.insert(name, sum.unwrap_or(bytes));
+        }
+    }
+    for (name, reserved) in config.reserved().into_iter().filter(|(name, _)| name != CPU) {
+        if let Some(amount) = amounts.get_mut(&name) {
+            let left = amount.checked_sub(&reserved).filter(|left| !left.is_negative());
+            *amount = left.unwrap_or_else(Quantity::zero);
+        }
+    }
+    amounts
+}
+
+/// Keeps the cgroups true for as long as it is polled.
+pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
+    let mut active = hands.active.subscribe();
+    loop {
+        let pods = Arc::clone(&active.borrow_and_update());
+        let Some(cgroups) = hands.cgroups.clone() else { return };
+        let (facts, amounts) = (hands.facts(), amounts.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            // As many as the machine allows: pods have limits of their own.
+            let pids = host::os::facts::process_ids().ok().flatten().map(|of| of.max);
+            let all = cgroups::of_all_pods(&facts, &amounts, pids);
+            cgroups.ensure_classes(&facts, &all, pods.iter().map(AsRef::as_ref))
+        });
+        match done.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%error, "cgroups of pods"),
+            Err(error) => warn!(%error, "cgroups of pods"),
+        }
+        if active.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use objects::pod::OsName;
+    use serde_json::json;
+
+    use super::*;
+    use crate::test_machine::machine;
+
+    #[test]
+    fn a_list_of_reserved_cpus_goes_before_amounts() {
+        let machine = machine(OsName::Linux, 2, &[1 << 32]);
+        let check = |config: serde_json::Value, cpu: &str| {
+            let mut written = config;
+            written["apiVersion"] = "kubelet.config.k8s.io/v1beta1".into();
+            written["kind"] = "KubeletConfiguration".into();
+            let (config, _) = objects::kubelet_config::read(&written.to_string()).unwrap();
+            let configured = placement::configured::Configured::new(&machine, &config).unwrap();
+            let amounts = of_pods(&machine, &config, configured.allocatable.milli_cpus);
+            assert_eq!(amounts[CPU], cpu.parse().unwrap(), "{written}");
+        };
+        check(json!({"systemReserved": {"cpu": "100m"}, "kubeReserved": {"cpu": "200m"}}), "1700m");
+        check(json!({"reservedSystemCPUs": "0", "kubeReserved": {"cpu": "200m"}}), "1");
+        check(json!({}), "2");
+    }
+}

@@ -1,0 +1,86 @@
+//! What the agent's server is told: [`Answers`], from the board, the configuration, the counters and what
+//! is measured when somebody asks.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use objects::timestamp::Timestamp;
+use serde_json::Value;
+
+use crate::clock;
+use crate::context::Hands;
+use crate::observability::prometheus::{self, Text};
+use crate::observability::stats::Stats;
+use crate::server::{self, configz};
+use crate::status;
+
+/// Answers in the agent's name.
+#[derive(Debug)]
+pub(super) struct Answers {
+    hands: Arc<Hands>,
+    configuration: Value,
+    stats: Stats,
+    began: Timestamp,
+}
+
+impl Answers {
+    pub(super) fn new(hands: Arc<Hands>, configuration: Value, stats: Stats) -> Answers {
+        let began = hands.clock.now();
+        let configuration = configz::in_force(configuration);
+        Answers { hands, configuration, stats, began }
+    }
+
+    /// When the agent was started, as it is told wherever figures are.
+    fn start(&self) -> String {
+        let name = "process_start_time_seconds";
+        let mut text = Text::default();
+        let help = "[ALPHA] Start time of the process since unix epoch in seconds.";
+        text.family(name, help, "gauge");
+        text.sample(name, &[], Some(clock::nanos(self.began) as f64 / 1e9), None);
+        text.into_string()
+    }
+}
+
+impl server::Answers for Answers {
+    fn pods(&self) -> Vec<Value> {
+        self.hands.board.pods()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
+        self.hands.board.pod(namespace, name)
+    }
+
+    fn sandbox(&self, uid: &str) -> Option<String> {
+        self.hands.board.sandbox(uid)
+    }
+
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+
+    fn metrics(&self) -> String {
+        let counters = &self.hands.counters;
+        let active = Arc::clone(&self.hands.active.borrow());
+        let of_files = active.iter().filter(|pod| status::is_static(pod)).count();
+        let mirrors = self.hands.mirrors.borrow().wanted.len();
+        let active = (of_files, active.len() - of_files);
+        counters.now.pods(&self.hands.board.pods(), active, mirrors);
+        if let Ok(usage) = host::os::facts::this_process() {
+            counters.process.tell(usage);
+        }
+        counters.registry.render() + &self.start()
+    }
+
+    fn complaint(&self) -> Option<String> {
+        let silent = self.hands.capabilities.borrow().is_none();
+        silent.then(|| "the container runtime has not answered yet".to_owned())
+    }
+
+    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
+        if path == "/metrics/probes" {
+            let text = self.hands.counters.probes.render() + &self.start();
+            return Box::pin(std::future::ready(Some((prometheus::MEDIA_TYPE, text))));
+        }
+        Box::pin(self.stats.document(path))
+    }
+}

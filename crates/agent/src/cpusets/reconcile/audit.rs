@@ -1,0 +1,136 @@
+//! The whole node at a glance: [`audit`], which says what is not as it should be and changes nothing.
+
+use std::collections::BTreeMap;
+
+use placement::{CpuId, Ledger};
+use serde::Serialize;
+
+use super::Finding;
+use super::pass::survey;
+use crate::context::Hands;
+use crate::cpusets::tracker::Entry;
+use crate::reclaim::housekeeping;
+use crate::runtime::observed::{ContainerState, RuntimeId};
+use crate::runtime::relist;
+
+/// What is not as it should be. Empty if all is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditReport {
+    /// CPUs that more than one has to himself.
+    pub held_twice: Vec<HeldTwice>,
+    /// Containers that are not where they were put.
+    pub outside: Vec<Outside>,
+    /// Containers that run and are not kept track of, by the runtime's id.
+    pub untracked: Vec<RuntimeId>,
+    /// Pods that the book has something for and nobody knows, by uid.
+    pub booked_for_nobody: Vec<String>,
+    /// Cgroups of pods that nobody knows.
+    pub left_cgroups: Vec<String>,
+    /// Directories of pods that nobody knows, and of their logs.
+    pub left_directories: Vec<String>,
+    /// What could not be looked at.
+    pub unseen: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldTwice {
+    pub cpu: CpuId,
+    /// `uid/container`, or `the shared pool`.
+    pub holders: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outside {
+    pub pod_uid: String,
+    pub container: String,
+    pub findings: Vec<Finding>,
+}
+
+impl AuditReport {
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        *self == AuditReport::default()
+    }
+}
+
+/// Looks at book, pool, runtime, cgroups and directories.
+pub async fn audit(hands: &Hands) -> AuditReport {
+    let mut report = AuditReport::default();
+    let surveyed = survey(hands).await;
+    let running: Vec<Entry> = surveyed.iter().map(|(entry, _)| entry.clone()).collect();
+    report.held_twice = held_twice(hands.book().ledger(), &running);
+    for (entry, findings) in surveyed {
+        if !findings.is_empty() {
+            let Entry { pod_uid, container, .. } = entry;
+            report.outside.push(Outside { pod_uid, container, findings });
+        }
+    }
+    match relist::briefly(&hands.runtime).await {
+        Ok(briefs) => {
+            let containers = briefs.values().flat_map(|brief| &brief.containers);
+            let running = containers.filter(|(_, of)| of.state == ContainerState::Running);
+            let tracked = hands.pool.all();
+            let untracked = running.map(|(id, _)| id).filter(|id| !tracked.contains_key(*id));
+            report.untracked = untracked.cloned().collect();
+        }
+        Err(error) => report.unseen.push(format!("the runtime: {error}")),
+    }
+    match housekeeping::left(hands).await {
+        Some(left) => {
+            report.booked_for_nobody = left.booked.into_iter().collect();
+            report.left_cgroups = left.cgroups.into_values().collect();
+            let logs = left.logs.into_values().map(|path| path.display().to_string());
+            report.left_directories = left.directories.into_iter().chain(logs).collect();
+        }
+        None => report.unseen.push("what pods that are gone left behind".to_owned()),
+    }
+    report
+}
+
+const SHARED: &str = "the shared pool";
+
+/// In the book no two pods may have the same CPU, and none that is shared; of one pod, no two containers
+/// that run: those that ended hand theirs on.
+pub(super) fn held_twice(ledger: &Ledger, running: &[Entry]) -> Vec<HeldTwice> {
+    let mut booked: BTreeMap<CpuId, BTreeMap<String, String>> = BTreeMap::new();
+    for (pod, containers) in &ledger.cpu.assignments {
+        for (container, cpus) in containers {
+            for cpu in cpus {
+                let holders = booked.entry(cpu).or_default();
+                holders.entry(pod.to_string()).or_insert_with(|| format!("{pod}/{container}"));
+            }
+        }
+    }
+    for cpu in &ledger.cpu.shared {
+        if let Some(holders) = booked.get_mut(&cpu) {
+            holders.insert(SHARED.to_owned(), SHARED.to_owned());
+        }
+    }
+    let mut told: BTreeMap<CpuId, Vec<String>> = BTreeMap::new();
+    for entry in running.iter().filter(|entry| entry.placed.exclusive) {
+        for cpu in &entry.placed.cpus {
+            told.entry(cpu).or_default().push(format!("{}/{}", entry.pod_uid, entry.container));
+        }
+    }
+    for entry in running.iter().filter(|entry| !entry.placed.exclusive) {
+        for cpu in &entry.placed.cpus {
+            if let Some(holders) = told.get_mut(&cpu) {
+                holders.push(format!("{}/{}", entry.pod_uid, entry.container));
+            }
+        }
+    }
+    let of_book = booked.into_iter().map(|(cpu, of)| (cpu, of.into_values().collect()));
+    let mut twice: BTreeMap<CpuId, Vec<String>> = BTreeMap::new();
+    for (cpu, holders) in of_book.chain(told).filter(|(_, of): &(_, Vec<String>)| of.len() > 1) {
+        twice.entry(cpu).or_default().extend(holders);
+    }
+    let held = |(cpu, mut holders): (CpuId, Vec<String>)| {
+        holders.sort();
+        holders.dedup();
+        HeldTwice { cpu, holders }
+    };
+    twice.into_iter().map(held).collect()
+}

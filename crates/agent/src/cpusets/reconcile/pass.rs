@@ -1,0 +1,385 @@
+//! Looking at every container of the pool and putting right what is not: [`check`], and [`keep`], which does
+//! it every period.
+//!
+//! While one container is looked at nobody else moves any, and what it was told is read after it was seen
+//! to run: it is told where to be before it starts. So what is found never is a change of our own half-way.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cri::v1;
+use host::cgroups::{CgroupError, Cgroups, InForce};
+use placement::CpuSet;
+use placement::demand::{ContainerName, PodUid};
+use placement::takeover::CpusInUse;
+use serde::Deserialize;
+use tracing::{info, warn};
+
+use super::contention::{self, Rival};
+use super::{Finding, History, findings, said};
+use crate::context::Hands;
+use crate::cpusets::tracker::Entry;
+use crate::observability::events::Told;
+use crate::runtime::lower::Placed;
+use crate::runtime::observed::RuntimeId;
+
+/// No period is shorter, whatever is configured.
+const LEAST_PERIOD: Duration = Duration::from_millis(100);
+
+/// What a check came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// How many containers were looked at.
+    pub looked: usize,
+    pub repaired: usize,
+    /// Those that only had not followed the pool yet.
+    pub moved: usize,
+    /// Those that somebody else removed.
+    pub gone: usize,
+    /// Those that are not where they should be and cannot be put there.
+    pub wrong: usize,
+    /// Those of which nothing can be seen.
+    pub blind: usize,
+}
+
+/// Checks every period, for as long as it is polled. The first time is after one.
+pub async fn keep(hands: Arc<Hands>, period: Duration) {
+    let period = period.max(LEAST_PERIOD);
+    let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        timer.tick().await;
+        check(&hands).await;
+    }
+}
+
+/// Checks all containers now.
+pub async fn check(hands: &Hands) -> Checked {
+    let mut history = hands.truth.lock().await;
+    let entries = hands.pool.all();
+    history.begin(entries.keys());
+    let root = hands.volumes.root().to_owned();
+    let (online, stamps) = blocking(move || (contention::online(), contention::stamps(&root)))
+        .await
+        .unwrap_or_default();
+    let before = history.files.get_or_insert_with(|| stamps.clone());
+    let mut files: Vec<PathBuf> =
+        stamps.iter().filter(|(path, at)| before.get(*path) != Some(*at)).map(first).collect();
+    files.extend(restore_files(hands));
+    let mut round =
+        Round { hands, history: &mut history, online, files, checked: Checked::default() };
+    for id in entries.keys() {
+        round.look_at(id).await;
+    }
+    let Round { checked, .. } = round;
+    if checked.blind > 0 && !history.said_blind {
+        history.said_blind = true;
+        let containers = checked.blind;
+        warn!(containers, "neither the system nor the runtime says where containers really run");
+    }
+    checked
+}
+
+/// All containers that run, with what is not as they were told. Nothing is changed.
+pub(super) async fn survey(hands: &Hands) -> Vec<(Entry, Vec<Finding>)> {
+    let mut history = hands.truth.lock().await;
+    let online = blocking(contention::online).await.flatten();
+    let checked = Checked::default();
+    let mut round = Round { hands, history: &mut history, online, files: Vec::new(), checked };
+    let mut found = Vec::new();
+    for id in hands.pool.all().keys() {
+        let _still = hands.pool.stand_still().await;
+        let view = round.view(id).await;
+        let Some(entry) = hands.pool.entry(id) else { continue };
+        if !matches!(view, View::Gone | View::Still) {
+            let findings = round.findings(&hands.place(&entry), &view);
+            found.push((entry, findings));
+        }
+    }
+    found
+}
+
+/// Returns the CPUs that the containers of the pool may use, as far as that can be read. Containers that may
+/// use any CPU are left out.
+pub async fn cpus_in_use(hands: &Hands) -> CpusInUse {
+    let mut history = hands.truth.lock().await;
+    let checked = Checked::default();
+    let mut round =
+        Round { hands, history: &mut history, online: None, files: Vec::new(), checked };
+    let mut in_use = CpusInUse::new();
+    for (id, entry) in hands.pool.all() {
+        let cpus = match round.view(&id).await {
+            View::InForce(found) => found.cpus,
+            View::Said(says) => {
+                let linux = says.linux.unwrap_or_default();
+                CpuSet::parse(&linux.cpuset_cpus).unwrap_or_default()
+            }
+            View::Gone | View::Still | View::Blind => continue,
+        };
+        if !cpus.is_empty() {
+            let of_pod = in_use.entry(PodUid::new(&entry.pod_uid)).or_default();
+            of_pod.insert(ContainerName::new(&entry.container), cpus);
+        }
+    }
+    in_use
+}
+
+fn first<T: Clone, U>((one, _): (&T, U)) -> T {
+    one.clone()
+}
+
+/// State files that somebody else wrote say what is handed out again.
+fn restore_files(hands: &Hands) -> Vec<PathBuf> {
+    let mut book = hands.book();
+    let altered = book.altered();
+    for path in &altered {
+        warn!(path = %path.display(), "somebody else wrote the state file; it is written again");
+        hands.counters.repaired.increment(&["state"]);
+    }
+    if !altered.is_empty()
+        && let Err(error) = book.rewrite()
+    {
+        warn!(%error, "state");
+    }
+    altered
+}
+
+/// What can be seen of a container.
+enum View {
+    /// The runtime does not know it any more.
+    Gone,
+    /// It does not run.
+    Still,
+    Blind,
+    Said(Box<v1::ContainerResources>),
+    InForce(Box<InForce>),
+}
+
+/// One check of all containers.
+struct Round<'a> {
+    hands: &'a Hands,
+    history: &'a mut History,
+    online: Option<CpuSet>,
+    /// State files that somebody else writes.
+    files: Vec<PathBuf>,
+    checked: Checked,
+}
+
+impl Round<'_> {
+    async fn look_at(&mut self, id: &RuntimeId) {
+        let hands = self.hands;
+        let _still = hands.pool.stand_still().await;
+        let Some(entry) = hands.pool.entry(id) else { return };
+        if is_anywhere(&hands.place(&entry)) && is_anywhere(&entry.placed) {
+            return;
+        }
+        let view = self.view(id).await;
+        // It may have been told something else before it started, which was only now seen.
+        let Some(entry) = hands.pool.entry(id) else { return };
+        let want = hands.place(&entry);
+        match &view {
+            View::Still => return,
+            View::Blind => {
+                self.checked.blind += 1;
+                if entry.placed != want {
+                    self.follow(id, want).await;
+                }
+                return;
+            }
+            View::Gone => {
+                hands.pool.leave(id);
+                hands.counters.repaired.increment(&["gone"]);
+                self.checked.gone += 1;
+                info!(id, container = entry.container, "somebody else removed a container");
+                return;
+            }
+            View::Said(_) | View::InForce(_) => {}
+        }
+        self.checked.looked += 1;
+        let wrong = self.findings(&want, &view);
+        if wrong.is_empty() {
+            self.history.right(id);
+            hands.pool.found(id, want);
+            return;
+        }
+        if entry.placed != want && self.findings(&entry.placed, &view).is_empty() {
+            self.follow(id, want).await;
+            return;
+        }
+        self.repair(id, &entry, want, &wrong, &view).await;
+    }
+
+    fn findings(&self, told: &Placed, view: &View) -> Vec<Finding> {
+        match view {
+            View::InForce(found) => findings(told, found, self.online.as_ref()),
+            View::Said(says) => said(self.hands.facts().os, told, says),
+            View::Gone | View::Still | View::Blind => Vec::new(),
+        }
+    }
+
+    /// Nobody broke anything: the pool is another one, or the agent was not there.
+    async fn follow(&mut self, id: &RuntimeId, want: Placed) {
+        let (pool, os) = (&self.hands.pool, self.hands.facts().os);
+        match pool.put(&self.hands.runtime, os, id.clone(), want).await {
+            Ok(()) => {
+                self.checked.moved += 1;
+                self.hands.counters.moved.increment(&[]);
+            }
+            Err(error) => {
+                self.checked.wrong += 1;
+                warn!(%error, "a container does not follow the shared pool");
+            }
+        }
+    }
+
+    async fn repair(
+        &mut self,
+        id: &RuntimeId,
+        entry: &Entry,
+        want: Placed,
+        wrong: &[Finding],
+        view: &View,
+    ) {
+        let hands = self.hands;
+        let suspects = self.suspects(&want, view).await;
+        let found = worded(wrong);
+        let container = entry.container.clone();
+        let os = hands.facts().os;
+        let put = hands.pool.put(&hands.runtime, os, id.clone(), want.clone()).await;
+        if hands.pool.entry(id).is_none() {
+            // It ended meanwhile.
+            return;
+        }
+        let why = match put {
+            Err(error) => Some(error.cause.rpc_text()),
+            Ok(()) => {
+                let after = self.view(id).await;
+                (!self.findings(&want, &after).is_empty()).then(String::new)
+            }
+        };
+        let Some(why) = why else {
+            for finding in wrong {
+                hands.counters.repaired.increment(&[finding.label()]);
+            }
+            self.checked.repaired += 1;
+            let fight = self.history.repaired(id);
+            info!(id, container, found, ?fight, "put a container back");
+            self.tell(entry, Told::PlacementRepaired { container, found, fight, suspects });
+            return;
+        };
+        self.checked.wrong += 1;
+        let ignored = why.is_empty() && !self.history.was_right(id) && suspects.is_empty();
+        let told = Told::PlacementNotInForce { container, found, why, ignored, suspects };
+        if self.history.stays(id, &told.to_string()) {
+            warn!(id, "{told}");
+            self.tell(entry, told);
+        }
+    }
+
+    fn tell(&self, entry: &Entry, told: Told) {
+        let active = Arc::clone(&self.hands.active.borrow());
+        let pod = active.iter().find(|pod| pod.metadata.uid == entry.pod_uid);
+        if let Some(pod) = pod
+            && let Some((role, container)) = pod.container(&entry.container)
+        {
+            self.hands.recorder.container(pod, role, &container.name, told);
+        }
+    }
+
+    /// Those who could have done it.
+    async fn suspects(&self, told: &Placed, view: &View) -> Vec<String> {
+        let above = match (view, &self.hands.cgroups) {
+            (View::InForce(found), Some(cgroups)) => cgroups.host().cpus_above(found),
+            _ => Vec::new(),
+        };
+        let files = self.files.clone();
+        let around = blocking(move || contention::observe(above, files)).await;
+        let found =
+            around.map(|around| contention::rivals(&told.cpus, &around)).unwrap_or_default();
+        found.iter().map(Rival::to_string).collect()
+    }
+
+    async fn view(&mut self, id: &RuntimeId) -> View {
+        let Some(cgroups) = self.hands.cgroups.as_ref().map(|of| of.host().clone()) else {
+            return match self.ask(id, false).await {
+                Asked::Running { resources: Some(says), .. } => View::Said(Box::new(says)),
+                Asked::Running { .. } => View::Blind,
+                Asked::Other(view) => view,
+            };
+        };
+        if let Some(pid) = self.history.pid(id)
+            && let Ok(found) = in_force(&cgroups, pid).await
+            // The number may be another process' by now.
+            && found.cgroups.values().any(|path| path.contains(id.as_str()))
+        {
+            return View::InForce(Box::new(found));
+        }
+        let (pid, resources) = match self.ask(id, true).await {
+            Asked::Running { pid, resources } => (pid, resources),
+            Asked::Other(view) => return view,
+        };
+        self.history.set_pid(id, pid);
+        if let Some(pid) = pid {
+            match in_force(&cgroups, pid).await {
+                Ok(found) => return View::InForce(Box::new(found)),
+                // It ended just now.
+                Err(CgroupError::NoProcess(_)) => return View::Still,
+                Err(error) => warn!(%error, id, "what is in force cannot be read"),
+            }
+        }
+        resources.map_or(View::Blind, |says| View::Said(Box::new(says)))
+    }
+
+    async fn ask(&self, id: &RuntimeId, verbose: bool) -> Asked {
+        let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose };
+        let answer = match self.hands.runtime.call(request).await {
+            Ok(answer) => answer,
+            Err(error) if error.is_not_found() => return Asked::Other(View::Gone),
+            // Whether the runtime is there is told elsewhere.
+            Err(_) => return Asked::Other(View::Still),
+        };
+        let Some(status) = answer.status else { return Asked::Other(View::Gone) };
+        if status.state() != v1::ContainerState::ContainerRunning {
+            return Asked::Other(View::Still);
+        }
+        Asked::Running { pid: pid(&answer.info), resources: status.resources }
+    }
+}
+
+/// What the runtime says of a container.
+enum Asked {
+    Running { pid: Option<u32>, resources: Option<v1::ContainerResources> },
+    Other(View),
+}
+
+fn is_anywhere(placed: &Placed) -> bool {
+    placed.cpus.is_empty() && placed.mems.is_empty() && placed.groups.is_empty()
+}
+
+pub(super) fn worded(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// The first process of a container, as containerd and CRI-O tell it.
+pub(super) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Told {
+        pid: u32,
+    }
+    let text = info.get("info")?;
+    serde_json::from_str::<Told>(text).ok().map(|told| told.pid).filter(|pid| *pid != 0)
+}
+
+pub(super) async fn in_force(cgroups: &Cgroups, pid: u32) -> Result<InForce, CgroupError> {
+    let cgroups = cgroups.clone();
+    // A task that cannot be joined was cancelled with the whole agent.
+    blocking(move || cgroups.in_force(pid)).await.unwrap_or(Err(CgroupError::NoProcess(pid)))
+}
+
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}

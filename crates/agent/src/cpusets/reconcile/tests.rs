@@ -1,0 +1,312 @@
+//! What is found of what is in force, who is suspected, and what the book may not say.
+
+use std::collections::BTreeMap;
+
+use host::cgroups::ProcessSeen;
+use host::neighbours::Neighbour;
+use placement::Ledger;
+use placement::demand::{ContainerName, PodUid};
+use placement::windows::{GroupAffinity, GroupId};
+
+use super::audit::held_twice;
+use super::pass::{pid, worded};
+use super::*;
+use crate::cpusets::tracker::Entry;
+use crate::observability::events::Told;
+
+fn cpus(text: &str) -> CpuSet {
+    CpuSet::parse(text).unwrap()
+}
+
+fn nodes(text: &str) -> BTreeSet<NumaId> {
+    cpus(text).iter().map(|id| NumaId(id.0)).collect()
+}
+
+fn told(on: &str, mems: &str) -> Placed {
+    Placed { cpus: cpus(on), exclusive: true, mems: nodes(mems), groups: Vec::new() }
+}
+
+/// Written and effective CPUs, written and effective memory nodes, and threads with both.
+fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> InForce {
+    let threads = threads.iter().zip(70..).map(|((on, mems), id)| ThreadSeen {
+        id,
+        cpus: cpus(on),
+        mems: nodes(mems),
+    });
+    InForce {
+        cgroups: BTreeMap::new(),
+        cpus: cpus(sets[0]),
+        effective_cpus: cpus(sets[1]),
+        mems: nodes(sets[2]),
+        effective_mems: nodes(sets[3]),
+        cpu_share: None,
+        cpu_quota: None,
+        memory: None,
+        pids: None,
+        processes: vec![ProcessSeen { pid: 70, threads: threads.collect() }],
+    }
+}
+
+#[test]
+fn what_is_not_as_told_is_found_and_what_a_container_narrows_itself_is_not() {
+    let table: &[(&str, Placed, InForce, &str)] = &[
+        ("as told", told("2-3", "0"), in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0")]), ""),
+        (
+            "threads of its own choice",
+            told("2-3", "0"),
+            in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0"), ("3", "0")]),
+            "",
+        ),
+        (
+            "other CPUs were written",
+            told("3", ""),
+            in_force(["0-3", "0-3", "0", "0"], &[("0-3", "0")]),
+            "CPUs 0-3 instead of 3",
+        ),
+        (
+            "fewer CPUs were written",
+            told("2-3", ""),
+            in_force(["2", "2", "0", "0"], &[("2", "0")]),
+            "CPUs 2 instead of 2-3",
+        ),
+        (
+            "nothing was written: the runtime ignored it",
+            told("3", "0"),
+            in_force(["", "0-3", "", "0-1"], &[("0-3", "0-1")]),
+            "CPUs 0-3 instead of 3 and memory nodes 0,1 instead of 0",
+        ),
+        (
+            "a cgroup above has less",
+            told("2-3", ""),
+            in_force(["2-3", "2", "0", "0"], &[("2", "0")]),
+            "CPUs 2 instead of 2-3",
+        ),
+        (
+            "a thread that is elsewhere",
+            told("2-3", "0"),
+            in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0"), ("1-2", "0"), ("2", "1")]),
+            "thread 71 on CPUs 1-2 instead of 2-3 and thread 72 with memory nodes 1 instead of 0",
+        ),
+        (
+            "a machine without cpusets",
+            told("2-3", "0"),
+            in_force(["", "", "", ""], &[("0-3", "0")]),
+            "thread 70 on CPUs 0-3 instead of 2-3",
+        ),
+        (
+            "version 1 with a CPU that is switched off",
+            told("3-4", ""),
+            in_force(["3", "3", "0", "0"], &[("3", "0")]),
+            "",
+        ),
+        (
+            "version 2 with a CPU that is switched off",
+            told("3-4", ""),
+            in_force(["3-4", "3", "0", "0"], &[("3", "0")]),
+            "",
+        ),
+        ("told nothing", Placed::default(), in_force(["0", "0", "0", "0"], &[("0", "0")]), ""),
+    ];
+    let online = cpus("0-3");
+    for (name, told, found, expected) in table {
+        assert_eq!(worded(&findings(told, found, Some(&online))), *expected, "{name}");
+    }
+    let (_, told, found, _) = &table[9];
+    assert_eq!(worded(&findings(told, found, None)), "CPUs 3 instead of 3-4");
+}
+
+#[test]
+fn what_a_runtime_says_is_compared_where_nothing_can_be_read() {
+    let group = |group: u64, mask: u64| GroupAffinity { group: GroupId::new(group).unwrap(), mask };
+    let of_windows = Placed { groups: vec![group(0, 3), group(1, 1)], ..told("0-1,64", "") };
+    let windows = |of: &[(u64, u32)]| {
+        let affinity_cpus = of
+            .iter()
+            .map(|&(cpu_mask, cpu_group)| v1::WindowsCpuGroupAffinity { cpu_mask, cpu_group });
+        v1::ContainerResources {
+            windows: Some(v1::WindowsContainerResources {
+                affinity_cpus: affinity_cpus.collect(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    };
+    let says = |says: &v1::ContainerResources| worded(&said(OsName::Windows, &of_windows, says));
+    assert_eq!(says(&windows(&[(1, 1), (3, 0)])), "");
+    let told_text = "group 0 mask 0x3, group 1 mask 0x1";
+    assert_eq!(says(&windows(&[])), format!("any processor instead of {told_text}"));
+    assert_eq!(says(&windows(&[(7, 0)])), format!("group 0 mask 0x7 instead of {told_text}"));
+    assert_eq!(says(&v1::ContainerResources::default()), "");
+    let linux = |cpuset_cpus: &str, cpuset_mems: &str| v1::ContainerResources {
+        linux: Some(v1::LinuxContainerResources {
+            cpuset_cpus: cpuset_cpus.to_owned(),
+            cpuset_mems: cpuset_mems.to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let says = |of: &v1::ContainerResources| worded(&said(OsName::Linux, &told("2-3", "0"), of));
+    assert_eq!(says(&linux("2,3", "0")), "");
+    assert_eq!(says(&linux("", "")), "");
+    assert_eq!(
+        says(&linux("0-3", "0-1")),
+        "CPUs 0-3 instead of 2-3 and memory nodes 0,1 instead of 0"
+    );
+    assert_eq!(says(&linux("nonsense", "x")), "");
+}
+
+#[test]
+fn the_process_of_a_container_is_in_what_its_runtime_tells() {
+    let of = |text: &str| pid(&BTreeMap::from([("info".to_owned(), text.to_owned())]));
+    assert_eq!(of(r#"{"sandboxID": "s", "pid": 4711, "runtimeSpec": {}}"#), Some(4711));
+    for text in [r#"{"pid": 0}"#, r#"{"pid": "1"}"#, "{}", "", "pid: 3"] {
+        assert_eq!(of(text), None, "{text}");
+    }
+    assert_eq!(pid(&BTreeMap::new()), None);
+}
+
+#[test]
+fn three_repairs_within_five_checks_are_a_fight() {
+    let id = "c".to_owned();
+    let mut history = History::default();
+    // In which checks it had to be put back, and after which of them that is a fight.
+    let table: [(&[u32], &[u32]); 3] =
+        [(&[1, 2, 3, 4], &[3, 4]), (&[1, 3, 5], &[5]), (&[1, 4, 6, 9, 10], &[10])];
+    for (repairs, fights) in table {
+        history.begin([]);
+        let mut history = History::default();
+        let mut seen = Vec::new();
+        for check in 1..=10 {
+            history.begin([&id]);
+            if repairs.contains(&check) && history.repaired(&id).is_some() {
+                seen.push(check);
+            }
+        }
+        assert_eq!(seen, fights, "{repairs:?}");
+    }
+    assert!(!history.was_right(&id));
+    assert!(history.stays(&id, "wrong") && !history.stays(&id, "wrong"));
+    history.right(&id);
+    assert!(history.was_right(&id) && history.stays(&id, "wrong"));
+    history.set_pid(&id, Some(7));
+    assert_eq!(history.pid(&id), Some(7));
+    history.begin([]);
+    assert_eq!(history.pid(&id), None);
+}
+
+#[test]
+fn whoever_else_sets_cpus_is_named() {
+    let process = |pid: u32, name: &str, command: &[&str]| Neighbour {
+        pid,
+        name: name.to_owned(),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+    };
+    let quiet = Surroundings {
+        own_pid: 10,
+        processes: vec![
+            process(1, "systemd", &["/sbin/init"]),
+            process(10, "berth", &["berth", "up"]),
+            process(11, "berth", &["berth", "plan", "up"]),
+            process(12, "grep", &["grep", "kubelet"]),
+        ],
+        online: Some(cpus("0-3")),
+        first: Some(cpus("0-7")),
+        above: vec![("/".to_owned(), cpus("0-3")), ("/kubepods".to_owned(), cpus("0-3"))],
+        changed_files: Vec::new(),
+    };
+    assert_eq!(rivals(&cpus("2-3"), &quiet), []);
+    let mut loud = quiet;
+    loud.processes.extend([
+        process(20, "kubelet", &["/usr/bin/kubelet", "--config=x"]),
+        process(21, "berth", &["/opt/berth", "agent", "--kubeconfig", "x"]),
+        process(22, "nri-resource-po", &["nri-resource-policy-balloons"]),
+    ]);
+    loud.first = Some(cpus("0-1"));
+    loud.above.insert(1, ("/system.slice".to_owned(), cpus("0-2")));
+    loud.changed_files = vec!["state".into()];
+    let named: Vec<String> = rivals(&cpus("2-3"), &loud).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        named,
+        [
+            "a kubelet (process 20)",
+            "another berth (process 21)",
+            "the runtime's plugin nri-resource-po (process 22)",
+            "whoever writes state",
+            "cgroup /system.slice, which has CPUs 0-2 only (AllowedCPUs= of a slice?)",
+            "the init process, which has CPUs 0-1 only (CPUAffinity= of systemd?)",
+        ]
+    );
+    // Below what is needed nobody is in the way.
+    loud.above.truncate(1);
+    assert!(!rivals(&cpus("2-3"), &loud).iter().any(|of| matches!(of, Rival::Above { .. })));
+}
+
+#[test]
+fn events_name_the_container_what_was_found_and_who_is_suspected() {
+    let suspects = vec!["a kubelet (process 20)".to_owned()];
+    let (container, found) = ("c".to_owned(), "CPUs 0-3 instead of 3".to_owned());
+    let repaired = |fight: Option<Fight>, suspects: &[String]| {
+        let (container, found) = (container.clone(), found.clone());
+        Told::PlacementRepaired { container, found, fight, suspects: suspects.to_vec() }
+    };
+    let start = "Container c had CPUs 0-3 instead of 3 and was put back";
+    assert_eq!(repaired(None, &[]).to_string(), start);
+    let fight = Some(Fight { times: 3, checks: 5 });
+    assert_eq!(
+        repaired(fight, &suspects).to_string(),
+        format!(
+            "{start}, 3 times within 5 checks: somebody else sets it; suspected: a kubelet (process \
+             20)"
+        )
+    );
+    assert!(
+        repaired(fight, &[]).to_string().ends_with("no kubelet or other agent was found running")
+    );
+    assert_eq!(repaired(None, &[]).severity().name(), "Warning");
+    assert_eq!(repaired(None, &[]).reason(), "PlacementRepaired");
+    let stays = |why: &str, ignored: bool| Told::PlacementNotInForce {
+        container: container.clone(),
+        found: found.clone(),
+        why: why.to_owned(),
+        ignored,
+        suspects: Vec::new(),
+    };
+    let start = "Container c has CPUs 0-3 instead of 3 and cannot be put there";
+    assert_eq!(
+        stays("", true).to_string(),
+        format!("{start}: the runtime ignores where it is to run")
+    );
+    assert_eq!(stays("no", false).to_string(), format!("{start}: no"));
+    assert_eq!(stays("", false).to_string(), start);
+}
+
+#[test]
+fn no_cpu_is_held_twice_but_by_those_who_ended() {
+    let assign = |ledger: &mut Ledger, pod: &str, container: &str, on: &str| {
+        let containers = ledger.cpu.assignments.entry(PodUid::new(pod)).or_default();
+        containers.insert(ContainerName::new(container), cpus(on));
+    };
+    let mut ledger = Ledger::default();
+    ledger.cpu.shared = cpus("0-1");
+    assign(&mut ledger, "a", "init", "2-3");
+    assign(&mut ledger, "a", "app", "2");
+    assign(&mut ledger, "b", "app", "4");
+    let entry = |pod: &str, container: &str, on: &str, exclusive: bool| Entry {
+        pod_uid: pod.to_owned(),
+        container: container.to_owned(),
+        placed: Placed { exclusive, ..told(on, "") },
+    };
+    let app = entry("a", "app", "2", true);
+    let shared = entry("s", "c", "0-1", false);
+    assert_eq!(held_twice(&ledger, &[app.clone(), shared.clone(), shared]), []);
+    let held = |ledger: &Ledger, running: &[Entry]| -> Vec<String> {
+        let twice = held_twice(ledger, running);
+        twice.iter().map(|of| format!("{}: {}", of.cpu, of.holders.join(", "))).collect()
+    };
+    let both = [entry("a", "init", "2-3", true), app.clone()];
+    assert_eq!(held(&ledger, &both), ["2: a/app, a/init"]);
+    assert_eq!(held(&ledger, &[app, entry("s", "c", "0-2", false)]), ["2: a/app, s/c"]);
+    assign(&mut ledger, "b", "app", "3-4");
+    ledger.cpu.shared = cpus("0-1,4");
+    assert_eq!(held(&ledger, &[]), ["3: a/init, b/app", "4: b/app, the shared pool"]);
+}

@@ -1,0 +1,301 @@
+//! The CPUs that running containers are limited to: [`Pool`] moves the ones without CPUs of their own
+//! when the shared pool changes.
+//!
+//! ```text
+//!   a pod gets CPUs ──▶ the book is written ──▶ every shared container leaves them ──▶ the pod starts
+//! ```
+//!
+//! A container is entered after it is made and before it is started ([`Pool::enter`]), and nothing moves it
+//! until it has started: a runtime may only store an update that arrives during the start. So no container
+//! that runs is missed. Either it sees the new pool before it starts, or it is moved right after.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt as _;
+use futures::stream;
+use objects::pod::OsName;
+use placement::CpuSet;
+
+use crate::runtime::lower::{Placed, update};
+use crate::runtime::observed::{ContainerState, RuntimeId};
+use crate::runtime::relist::Brief;
+
+/// How many containers are moved at a time.
+const AT_A_TIME: usize = 8;
+
+/// A container that could not be moved.
+#[derive(Debug, thiserror::Error)]
+#[error("container {id} cannot be moved to CPUs {cpus}: {cause}")]
+pub struct NotMoved {
+    pub id: RuntimeId,
+    pub cpus: CpuSet,
+    pub cause: cri::Error,
+}
+
+/// The containers that run or are about to, and where each was told to be.
+#[derive(Debug, Default)]
+pub struct Pool {
+    entered: Mutex<BTreeMap<RuntimeId, Slot>>,
+    /// Only one task at a time moves containers.
+    moving: tokio::sync::Mutex<()>,
+}
+
+/// A container of the pool.
+#[derive(Debug)]
+struct Slot {
+    entry: Entry,
+    /// Locked while the container starts or is moved.
+    busy: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Keeps the pool from moving a container, for as long as it exists.
+#[derive(Debug)]
+pub struct Starting {
+    _busy: tokio::sync::OwnedMutexGuard<()>,
+}
+
+/// A container and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub pod_uid: String,
+    pub container: String,
+    pub placed: Placed,
+}
+
+impl Pool {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<RuntimeId, Slot>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a container that is about to start, with the placement it was made with. Nothing else moves it
+    /// until the returned value is dropped, after the runtime has started it.
+    pub async fn enter(&self, id: &RuntimeId, entry: Entry) -> Starting {
+        let busy: Arc<tokio::sync::Mutex<()>> = Arc::default();
+        // Nobody else has the lock yet, so this does not wait.
+        let held = Arc::clone(&busy).lock_owned().await;
+        self.entries().insert(id.clone(), Slot { entry, busy });
+        Starting { _busy: held }
+    }
+
+    /// Removes a container that has ended.
+    pub fn leave(&self, id: &RuntimeId) {
+        self.entries().remove(id);
+    }
+
+    /// Returns all containers.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<RuntimeId, Entry> {
+        self.entries().iter().map(|(id, slot)| (id.clone(), slot.entry.clone())).collect()
+    }
+
+    #[must_use]
+    pub fn entry(&self, id: &RuntimeId) -> Option<Entry> {
+        self.entries().get(id).map(|slot| slot.entry.clone())
+    }
+
+    /// Notes the placement in which a container was found, although the agent did not ask for it.
+    pub fn found(&self, id: &RuntimeId, placed: Placed) {
+        if let Some(slot) = self.entries().get_mut(id) {
+            slot.entry.placed = placed;
+        }
+    }
+
+    /// Adds the containers that ran before the agent was started. The CPUs of those without CPUs of their own
+    /// are not known, so they are read or set before anything else starts.
+    pub fn take_up(&self, briefs: &BTreeMap<String, Brief>, place: impl Fn(&str, &str) -> Placed) {
+        for (pod_uid, brief) in briefs {
+            for (id, container) in &brief.containers {
+                if !matches!(container.state, ContainerState::Created | ContainerState::Running) {
+                    continue;
+                }
+                let booked = place(pod_uid, &container.name);
+                let placed = if booked.exclusive { booked } else { Placed::default() };
+                let entry =
+                    Entry { pod_uid: pod_uid.clone(), container: container.name.clone(), placed };
+                self.entries().insert(id.clone(), Slot { entry, busy: Arc::default() });
+            }
+        }
+    }
+
+    /// Keeps other tasks from moving containers, for as long as the returned value exists.
+    pub async fn stand_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.moving.lock().await
+    }
+
+    /// Moves every container that is not exclusive to where `place` says, and returns how many had to move.
+    /// Containers that get CPUs of their own are moved last, when all others have left these CPUs.
+    /// A container that starts meanwhile is waited for. One that has ended does not count.
+    pub async fn follow(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        place: impl Fn(&Entry) -> Placed,
+    ) -> Result<usize, NotMoved> {
+        let _moving = self.moving.lock().await;
+        let mut moved = 0;
+        for to_exclusive in [false, true] {
+            let all = self.all().into_iter();
+            let elsewhere = all.filter(|(_, entry)| {
+                target(entry, &place).is_some_and(|target| target.exclusive == to_exclusive)
+            });
+            let moves = elsewhere.map(|(id, _)| self.follow_one(runtime, os, id, &place));
+            let mut outcomes = stream::iter(moves).buffer_unordered(AT_A_TIME);
+            let mut failed = None;
+            while let Some(outcome) = outcomes.next().await {
+                match outcome {
+                    Ok(one) => moved += usize::from(one),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Moves one container, unless it is there by the time it has started.
+    async fn follow_one(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        place: &impl Fn(&Entry) -> Placed,
+    ) -> Result<bool, NotMoved> {
+        let Some(_busy) = self.wait_for(&id).await else { return Ok(false) };
+        let Some(target) = self.entry(&id).and_then(|entry| target(&entry, place)) else {
+            return Ok(false);
+        };
+        self.update(runtime, os, id, target).await.map(|()| true)
+    }
+
+    /// Waits until a container has started. Returns `None` if the container is not in the pool.
+    async fn wait_for(&self, id: &RuntimeId) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        let busy = self.entries().get(id).map(|slot| Arc::clone(&slot.busy))?;
+        Some(busy.lock_owned().await)
+    }
+
+    /// Moves a container, which is waited for if it starts.
+    pub async fn put(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        placed: Placed,
+    ) -> Result<(), NotMoved> {
+        let _busy = self.wait_for(&id).await;
+        self.update(runtime, os, id, placed).await
+    }
+
+    /// Moves a container that is about to start.
+    pub async fn put_starting(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        placed: Placed,
+        _starting: &Starting,
+    ) -> Result<(), NotMoved> {
+        self.update(runtime, os, id, placed).await
+    }
+
+    async fn update(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        placed: Placed,
+    ) -> Result<(), NotMoved> {
+        match runtime.call(update::cpus(os, &placed, &id)).await {
+            Ok(_) => {
+                self.found(&id, placed);
+                Ok(())
+            }
+            Err(cause) => match has_ended(runtime, &id).await {
+                true => {
+                    self.leave(&id);
+                    Ok(())
+                }
+                false => Err(NotMoved { id, cpus: placed.cpus, cause }),
+            },
+        }
+    }
+}
+
+/// Returns where a container without CPUs of its own is to go, if it is elsewhere.
+fn target(entry: &Entry, place: &impl Fn(&Entry) -> Placed) -> Option<Placed> {
+    if entry.placed.exclusive {
+        return None;
+    }
+    let target = place(entry);
+    (!target.cpus.is_empty() && target != entry.placed).then_some(target)
+}
+
+/// Whether there is nothing left that could run on the wrong CPUs.
+async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
+    let request = cri::v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
+    match runtime.call(request).await {
+        Ok(answer) => answer
+            .status
+            .is_none_or(|status| status.state() == cri::v1::ContainerState::ContainerExited),
+        Err(error) => error.is_not_found(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::runtime::relist::ContainerBrief;
+
+    #[test]
+    fn what_runs_at_the_start_is_taken_up_and_the_dead_are_not() {
+        let container = |name: &str, state: ContainerState| ContainerBrief {
+            attempt: 0,
+            name: name.to_owned(),
+            sandbox: "s".to_owned(),
+            state,
+            created_at: 0,
+        };
+        let containers = [
+            ("1", container("own", ContainerState::Running)),
+            ("2", container("shared", ContainerState::Created)),
+            ("3", container("dead", ContainerState::Exited)),
+        ];
+        let containers = containers.map(|(id, of)| (id.to_owned(), of)).into();
+        let briefs = BTreeMap::from([("u".to_owned(), Brief { containers, ..Brief::default() })]);
+        let pool = Pool::default();
+        let own = Placed { cpus: CpuSet::range(1, 2), exclusive: true, ..Placed::default() };
+        let shared = Placed { cpus: CpuSet::range(3, 4), ..Placed::default() };
+        let place = |_: &str, name: &str| if name == "own" { own.clone() } else { shared.clone() };
+        pool.take_up(&briefs, place);
+        let entry = |name: &str, placed: &Placed| {
+            let (pod_uid, container) = ("u".to_owned(), name.to_owned());
+            Some(Entry { pod_uid, container, placed: placed.clone() })
+        };
+        assert_eq!(pool.entry(&"1".to_owned()), entry("own", &own));
+        // Where it is nobody remembers.
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &Placed::default()));
+        assert_eq!(pool.all().len(), 2);
+        pool.found(&"2".to_owned(), shared.clone());
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &shared));
+    }
+
+    #[tokio::test]
+    async fn a_container_is_not_moved_before_it_has_started() {
+        let pool = Pool::default();
+        let id = "1".to_owned();
+        let entry = Entry {
+            pod_uid: "u".to_owned(),
+            container: "c".to_owned(),
+            placed: Placed { cpus: CpuSet::range(0, 3), ..Placed::default() },
+        };
+        let starting = pool.enter(&id, entry).await;
+        assert!(pool.wait_for(&id).now_or_never().is_none());
+        drop(starting);
+        assert!(matches!(pool.wait_for(&id).now_or_never(), Some(Some(_))));
+        assert!(matches!(pool.wait_for(&"2".to_owned()).now_or_never(), Some(None)));
+    }
+}

@@ -1,0 +1,381 @@
+//! The node's book: what it has handed out, on disk before anybody relies on it: [`Book`].
+//!
+//! The files are the kubelet's, `cpu_manager_state` and `memory_manager_state`, so that either agent can
+//! take over from the other. What of them no longer fits machine or configuration is named and let go;
+//! the rest stays, and the old files are kept beside the new ones. Deciding is `placement`'s; nobody is
+//! told here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use host::files::{WriteError, back_up, write_atomically};
+use objects::pod::OsName;
+use placement::demand::{Demand, PodUid};
+use placement::plan::{Placement, Surplus};
+use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
+use placement::takeover::{Change, CpusInUse, migrate, recover, states_of, take_over};
+use placement::{CpuSet, Ledger, Node, Refusal};
+use thiserror::Error;
+
+use crate::runtime::lower::Placed;
+use crate::spec::Pod;
+
+#[derive(Debug, Error)]
+pub enum BookError {
+    #[error("{path}: {cause}")]
+    Read { path: String, cause: std::io::Error },
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Something was handed out or came back since it was planned: it is to be planned anew.
+    #[error("the book has changed since this was planned")]
+    Stale,
+}
+
+/// A placement, and what it was planned against.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    pub placement: Placement,
+    edition: u64,
+}
+
+/// What opening a book brought to light.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Found {
+    /// A file that cannot be read as a state. Those who run are given places anew.
+    #[error("{path} cannot be used: {cause}; nothing of it is kept")]
+    Unusable { path: String, cause: StateFileError },
+    #[error(transparent)]
+    Changed(Change),
+    #[error("the file as it was: {0}")]
+    Kept(String),
+}
+
+/// What the node has handed out.
+#[derive(Debug)]
+pub struct Book {
+    node: Node,
+    ledger: Ledger,
+    /// How often the ledger has changed.
+    edition: u64,
+    directory: PathBuf,
+    /// The placements of pods that were admitted since the start.
+    placements: BTreeMap<PodUid, Placement>,
+    /// What the files say.
+    written: [String; 2],
+    /// True if the file did not say which CPUs containers have.
+    cpus_lost: bool,
+    /// Pods whose CPUs were recovered and not yet compared with what the pods ask for.
+    recovered: BTreeSet<PodUid>,
+}
+
+const FILES: [Manager; 2] = [Manager::Cpu, Manager::Memory];
+
+impl Book {
+    /// Takes up what the files say, as far as it fits.
+    pub fn open(directory: &Path, node: Node) -> Result<(Book, Vec<Found>), BookError> {
+        let mut found = Vec::new();
+        // Read whatever an upstream gate put there; what is not handed out here is named below.
+        let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
+        let mut usable = true;
+        let [cpu_text, memory_text] = [read(directory, FILES[0])?, read(directory, FILES[1])?];
+        let cpu = parsed(&cpu_text, node.cpu.policy_name(), |bytes, policy| {
+            CpuState::parse(bytes, policy, gates)
+        });
+        let cpu = cpu.unwrap_or_else(|cause| {
+            found.push(unusable(directory, FILES[0], cause));
+            usable = false;
+            None
+        });
+        let memory = parsed(&memory_text, node.memory.policy_name(), |bytes, policy| {
+            MemoryState::parse(bytes, policy, gates)
+        });
+        let memory = memory.unwrap_or_else(|cause| {
+            found.push(unusable(directory, FILES[1], cause));
+            usable = false;
+            None
+        });
+        let cpus_lost = cpu.as_ref().is_none_or(|cpu| cpu.policy != node.cpu.policy_name());
+        let cpu = cpu.unwrap_or_else(|| CpuState::empty(node.cpu.policy_name()));
+        let memory = memory.unwrap_or_else(|| MemoryState::empty(node.memory.policy_name()));
+        let same = cpu.policy == node.cpu.policy_name()
+            && memory.policy == node.memory.policy_name()
+            && cpu.pod_cpus.is_empty();
+        let fits = take_over(&node, &cpu, &memory).ok().filter(|_| same && usable);
+        let ledger = match fits {
+            Some(restored) => restored.ledger,
+            None => {
+                let migration = migrate(&node, &cpu, &memory);
+                found.extend(migration.changes.into_iter().map(Found::Changed));
+                migration.ledger
+            }
+        };
+        if !found.is_empty() {
+            for manager in FILES {
+                if let Some(kept) = back_up(&directory.join(manager.file_name()))? {
+                    found.push(Found::Kept(kept.display().to_string()));
+                }
+            }
+        }
+        let mut book = Book {
+            node,
+            ledger,
+            edition: 0,
+            directory: directory.to_owned(),
+            placements: BTreeMap::new(),
+            written: Default::default(),
+            cpus_lost,
+            recovered: BTreeSet::new(),
+        };
+        book.save()?;
+        Ok((book, found))
+    }
+
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Returns whether the file was missing or unusable, or was written under another CPU policy. Then
+    /// containers may have CPUs of their own that the book does not have; see [`Book::recover`].
+    #[must_use]
+    pub fn lost_cpus(&self) -> bool {
+        self.cpus_lost
+    }
+
+    /// Books the CPUs that running containers have to themselves, and returns these containers.
+    pub fn recover(&mut self, running: &CpusInUse) -> Result<CpusInUse, BookError> {
+        let mut recovered = CpusInUse::new();
+        self.change(|ledger, node| recovered = recover(node, ledger, running))?;
+        self.recovered.extend(recovered.keys().cloned());
+        Ok(recovered)
+    }
+
+    /// Releases recovered CPUs that the pod does not ask for. This is done once for each pod, before it is
+    /// planned.
+    pub fn confirm(&mut self, demand: &Demand) -> Result<(), BookError> {
+        if !self.recovered.contains(&demand.uid) {
+            return Ok(());
+        }
+        let asked = |name: &str| {
+            let position = demand.containers.iter().position(|of| of.name.as_str() == name)?;
+            demand.exclusive_cpus(position)
+        };
+        self.change(|ledger, _| {
+            let booked = ledger.cpu.assignments.get(&demand.uid).cloned().unwrap_or_default();
+            for (container, cpus) in booked {
+                if asked(&container) != Some(cpus.len()) {
+                    ledger.cpu.release(&demand.uid, &container);
+                }
+            }
+        })?;
+        self.recovered.remove(&demand.uid);
+        Ok(())
+    }
+
+    /// Returns whether the book has everything of a placement already.
+    #[must_use]
+    pub fn has(&self, placement: &Placement) -> bool {
+        let cpu = self.ledger.cpu.assignments.get(&placement.pod);
+        let memory = self.ledger.memory.assignments.get(&placement.pod);
+        placement.containers.iter().all(|of| {
+            let cpus = cpu.and_then(|all| all.get(&of.name));
+            let blocks = memory.and_then(|all| all.get(&of.name));
+            cpus == of.cpus.as_ref() && blocks == of.memory.as_ref()
+        })
+    }
+
+    /// Where the pod would go.
+    pub fn plan(&self, demand: &Demand) -> Result<Planned, Refusal> {
+        let placement = placement::plan(&self.node, &self.ledger, demand)?;
+        Ok(Planned { placement, edition: self.edition })
+    }
+
+    /// Where a pod that has its place would be with other amounts; see [`placement::plan::replan`].
+    pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<Planned, Refusal> {
+        let placement = placement::plan::replan(&self.node, &self.ledger, demand, surplus)?;
+        Ok(Planned { placement, edition: self.edition })
+    }
+
+    /// Hands out what was planned, for good: the files are on disk when this returns. If they cannot be
+    /// written, or the book is not the one it was planned with, nothing was handed out.
+    pub fn commit(&mut self, planned: Planned) -> Result<(), BookError> {
+        let Planned { placement, edition } = planned;
+        if edition != self.edition {
+            return Err(BookError::Stale);
+        }
+        self.change(|ledger, _| ledger.commit(&placement))?;
+        self.placements.insert(placement.pod.clone(), placement);
+        Ok(())
+    }
+
+    /// Takes back what a pod has. Whether it had anything. It is not handed out again before it is written
+    /// that it came back.
+    pub fn release(&mut self, pod: &PodUid) -> Result<bool, BookError> {
+        let had = self.change(|ledger, _| ledger.release(pod))?;
+        self.placements.remove(pod);
+        self.recovered.remove(pod);
+        Ok(had)
+    }
+
+    /// A container is about to start; see [`Ledger::starting`].
+    pub fn starting(&mut self, demand: &Demand, container: &str) -> Result<(), BookError> {
+        let position = demand.containers.iter().position(|c| c.name.as_str() == container);
+        let Some(position) = position else { return Ok(()) };
+        self.change(|ledger, node| ledger.starting(node, demand, position)).map(drop)
+    }
+
+    /// Changes what is handed out, on disk as well or not at all. Whether anything is another.
+    fn change(&mut self, apply: impl FnOnce(&mut Ledger, &Node)) -> Result<bool, BookError> {
+        let before = self.ledger.clone();
+        apply(&mut self.ledger, &self.node);
+        if self.ledger == before {
+            return Ok(false);
+        }
+        if let Err(error) = self.save() {
+            self.ledger = before;
+            return Err(error);
+        }
+        self.edition += 1;
+        Ok(true)
+    }
+
+    /// The placement a pod was admitted with.
+    #[must_use]
+    pub fn placement(&self, pod: &PodUid) -> Option<&Placement> {
+        self.placements.get(pod)
+    }
+
+    /// Whether the pod has anything of its own.
+    #[must_use]
+    pub fn holds(&self, pod: &PodUid) -> bool {
+        self.ledger.cpu.assignments.contains_key(pod)
+            || self.ledger.memory.assignments.contains_key(pod)
+    }
+
+    /// What the containers of a pod are given now.
+    #[must_use]
+    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, Placed> {
+        let uid = PodUid::new(&pod.metadata.uid);
+        let Some(placement) = self.placements.get(&uid) else { return BTreeMap::new() };
+        let of = |one: &placement::plan::ContainerPlacement| {
+            (one.name.to_string(), Placed::of(one, &self.node, &self.ledger))
+        };
+        let mut placed: BTreeMap<String, Placed> = placement.containers.iter().map(of).collect();
+        // Ephemeral containers share with everybody.
+        for container in &pod.spec.ephemeral_containers {
+            let shared = Placed { cpus: self.shared(), ..Placed::default() };
+            placed.entry(container.name.clone()).or_insert(shared);
+        }
+        placed
+    }
+
+    /// What one container is given now, also if its pod was admitted before the agent was started.
+    #[must_use]
+    pub fn place(&self, pod: &PodUid, container: &str) -> Placed {
+        let placement = self.placements.get(pod);
+        let admitted =
+            placement.and_then(|of| of.containers.iter().find(|of| of.name.as_str() == container));
+        match admitted {
+            Some(admitted) => Placed::of(admitted, &self.node, &self.ledger),
+            None => Placed::booked(pod, container, &self.node, &self.ledger),
+        }
+    }
+
+    /// State files that do not say what was written to them: somebody else writes there.
+    #[must_use]
+    pub fn altered(&self) -> Vec<PathBuf> {
+        let paths = FILES.map(|manager| self.directory.join(manager.file_name()));
+        let is_other = |(path, text): &(PathBuf, &String)| {
+            fs::read_to_string(path).ok().as_ref() != Some(*text)
+        };
+        let altered = paths.into_iter().zip(&self.written).filter(is_other);
+        altered.map(|(path, _)| path).collect()
+    }
+
+    /// Writes the files again, whatever they say.
+    pub fn rewrite(&mut self) -> Result<(), BookError> {
+        self.written = Default::default();
+        self.save()
+    }
+
+    /// What the containers of a pod would be given by a placement that is not committed.
+    #[must_use]
+    pub fn placed_by(&self, placement: &Placement) -> BTreeMap<String, Placed> {
+        let mut ledger = self.ledger.clone();
+        ledger.commit(placement);
+        let of = |one: &placement::plan::ContainerPlacement| {
+            (one.name.to_string(), Placed::of(one, &self.node, &ledger))
+        };
+        placement.containers.iter().map(of).collect()
+    }
+
+    /// Containers of a placement that is not committed whose memory may come from elsewhere than planned,
+    /// and why: Windows does not bind memory.
+    #[must_use]
+    pub fn memory_warnings(&self, placement: &Placement) -> Vec<(String, String)> {
+        if self.node.os != OsName::Windows {
+            return Vec::new();
+        }
+        let mut ledger = self.ledger.clone();
+        ledger.commit(placement);
+        let of = |one: &placement::plan::ContainerPlacement| {
+            let warning = one.affinity(&self.node, &ledger)?.locality.warning()?;
+            Some((one.name.to_string(), warning))
+        };
+        placement.containers.iter().filter_map(of).collect()
+    }
+
+    /// The CPUs of everybody without CPUs of his own; empty if nobody has such.
+    #[must_use]
+    pub fn shared(&self) -> CpuSet {
+        self.ledger.cpu.shared.clone()
+    }
+
+    fn save(&mut self) -> Result<(), BookError> {
+        let (cpu, memory) = states_of(&self.node, &self.ledger);
+        for (position, text) in [cpu.render(), memory.render()].into_iter().enumerate() {
+            if self.written[position] != text {
+                let path = self.directory.join(FILES[position].file_name());
+                write_atomically(&path, text.as_bytes())?;
+                self.written[position] = text;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(directory: &Path, manager: Manager) -> Result<Option<Vec<u8>>, BookError> {
+    let path = directory.join(manager.file_name());
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(BookError::Read { path: path.display().to_string(), cause }),
+    }
+}
+
+/// A file's state, whatever policy it was written under.
+fn parsed<T>(
+    text: &Option<Vec<u8>>,
+    policy: &str,
+    parse: impl Fn(&[u8], &str) -> Result<T, StateFileError>,
+) -> Result<Option<T>, StateFileError> {
+    let Some(bytes) = text else { return Ok(None) };
+    match parse(bytes, policy) {
+        Err(StateFileError::PolicyDiffers { stored, .. }) => parse(bytes, &stored).map(Some),
+        other => other.map(Some),
+    }
+}
+
+fn unusable(directory: &Path, manager: Manager, cause: StateFileError) -> Found {
+    Found::Unusable { path: directory.join(manager.file_name()).display().to_string(), cause }
+}
+
+#[cfg(test)]
+mod tests;

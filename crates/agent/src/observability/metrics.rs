@@ -1,0 +1,253 @@
+//! What the agent counts: [`Counters`], under upstream's names where it has some.
+
+use std::sync::Arc;
+
+use objects::feature_gates::{FeatureGates, Gate, Stage};
+
+mod cri;
+mod gauges;
+mod placement;
+mod pod_lifecycle;
+mod pod_resources;
+mod sync;
+
+pub use cri::Calls;
+pub use gauges::Now;
+pub use placement::Placements;
+pub use pod_lifecycle::{Lives, Took};
+pub use pod_resources::{Question, Questions};
+pub use sync::{CgroupWork, Round, Work};
+
+use crate::observability::prometheus::{Counter, Gauge, Registry};
+use crate::spec::Role;
+
+/// All of the agent's metrics.
+#[derive(Debug, Clone)]
+pub struct Counters {
+    pub registry: Arc<Registry>,
+    /// What is told of probes, apart from the rest as upstream does.
+    pub probes: Arc<Registry>,
+    pub calls: Calls,
+    pub lives: Lives,
+    pub now: Now,
+    pub node_name: Gauge,
+    pub cgroup_version: Gauge,
+    features: Gauge,
+    /// What this process uses.
+    pub process: Process,
+    pub placements: Placements,
+    pub work: Work,
+    /// What the Pod Resources API was asked.
+    pub questions: Questions,
+    pub shared_pool: Gauge,
+    pub exclusive_cpus: Gauge,
+    pub exclusive_cpus_by_node: Gauge,
+    pub repaired: Counter,
+    pub moved: Counter,
+    pub left_behind: Counter,
+    pub infeasible_resizes: Counter,
+    pub started_containers: Counter,
+    pub started_containers_errors: Counter,
+    pub started_host_processes: Counter,
+    pub started_host_processes_errors: Counter,
+}
+
+impl Counters {
+    #[must_use]
+    pub fn new() -> Counters {
+        let registry = Arc::new(Registry::default());
+        let counter = |name: &'static str, help: &'static str| registry.counter(name, help, &[]);
+        let gauge = |name: &'static str, help: &'static str| registry.gauge(name, help, &[]);
+        Counters {
+            placements: Placements::new(&registry),
+            work: Work::new(&registry),
+            questions: Questions::new(&registry),
+            shared_pool: gauge(
+                "kubelet_cpu_manager_shared_pool_size_millicores",
+                "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+            ),
+            exclusive_cpus: gauge(
+                "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+                "[ALPHA] The total number of CPUs exclusively allocated to containers running on this \
+                 node",
+            ),
+            exclusive_cpus_by_node: registry.gauge(
+                "kubelet_cpu_manager_allocation_per_numa",
+                "[ALPHA] Number of CPUs allocated per NUMA node",
+                &["numa_node"],
+            ),
+            repaired: registry.counter(
+                "berth_repaired_containers_total",
+                "Containers that were found elsewhere than where they were put, and put back.",
+                &["what"],
+            ),
+            moved: counter(
+                "berth_moved_containers_total",
+                "Containers that were moved because the shared pool changed.",
+            ),
+            left_behind: registry.counter(
+                "berth_left_behind_total",
+                "Things that pods had left behind which are gone, and that were taken away.",
+                &["what"],
+            ),
+            infeasible_resizes: registry.counter(
+                "kubelet_pod_infeasible_resizes_total",
+                "[ALPHA] Number of infeasible resizes for pods, by reason.",
+                &["reason_detail"],
+            ),
+            started_containers: registry.counter(
+                "kubelet_started_containers_total",
+                "[ALPHA] Cumulative number of containers started",
+                &["container_type"],
+            ),
+            started_containers_errors: registry.counter(
+                "kubelet_started_containers_errors_total",
+                "[ALPHA] Cumulative number of errors when starting containers",
+                &["container_type", "code"],
+            ),
+            started_host_processes: registry.counter(
+                "kubelet_started_host_process_containers_total",
+                "[ALPHA] Cumulative number of hostprocess containers started. This metric will only be \
+                 collected on Windows.",
+                &["container_type"],
+            ),
+            started_host_processes_errors: registry.counter(
+                "kubelet_started_host_process_containers_errors_total",
+                "[ALPHA] Cumulative number of errors when starting hostprocess containers. This metric \
+                 will only be collected on Windows.",
+                &["container_type", "code"],
+            ),
+            probes: Arc::default(),
+            calls: Calls::new(&registry),
+            lives: Lives::new(&registry),
+            now: Now::new(&registry),
+            node_name: registry.gauge(
+                "kubelet_node_name",
+                "[ALPHA] The node's name. The count is always 1.",
+                &["node"],
+            ),
+            // Where there are no cgroups there is no version to tell.
+            cgroup_version: registry
+                .looked_up("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
+            features: registry.gauge(
+                "kubernetes_feature_enabled",
+                "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+                &["name", "stage"],
+            ),
+            process: Process::new(&registry),
+            registry,
+        }
+    }
+
+    /// Which gates are on.
+    pub fn gates(&self, gates: &FeatureGates) {
+        for gate in Gate::ALL {
+            let stage = match gate.stage() {
+                Stage::Alpha => "ALPHA",
+                Stage::Beta => "BETA",
+                Stage::Ga => "",
+                Stage::Deprecated => "DEPRECATED",
+            };
+            self.features.set(&[gate.name(), stage], f64::from(u8::from(gates.enabled(*gate))));
+        }
+    }
+
+    /// A container is about to be started.
+    pub fn starting(&self, role: Role, host_process: bool) {
+        self.started_containers.increment(&[kind(role)]);
+        if host_process {
+            self.started_host_processes.increment(&[kind(role)]);
+        }
+    }
+
+    /// It could not be, for the reason that its status gives.
+    pub fn not_started(&self, role: Role, host_process: bool, reason: &str) {
+        self.started_containers_errors.increment(&[kind(role), reason]);
+        if host_process {
+            self.started_host_processes_errors.increment(&[kind(role), reason]);
+        }
+    }
+}
+
+/// What this process uses, by the usual names.
+#[derive(Debug, Clone)]
+pub struct Process {
+    cpu: Gauge,
+    resident: Gauge,
+    virtual_memory: Gauge,
+    open_files: Gauge,
+}
+
+impl Process {
+    fn new(registry: &Registry) -> Process {
+        // Told only where the system says it, hence with a series only then.
+        let gauge = |name, help| registry.looked_up(name, help);
+        Process {
+            cpu: registry.looked_up_counter(
+                "process_cpu_seconds_total",
+                "Total user and system CPU time spent in seconds.",
+            ),
+            resident: gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
+            virtual_memory: gauge("process_virtual_memory_bytes", "Virtual memory size in bytes."),
+            open_files: gauge("process_open_fds", "Number of open file descriptors."),
+        }
+    }
+
+    pub fn tell(&self, usage: host::facts::ProcessUsage) {
+        self.cpu.set(&[], usage.cpu as f64 / 1e9);
+        self.resident.set(&[], usage.resident as f64);
+        self.virtual_memory.set(&[], usage.virtual_memory as f64);
+        self.open_files.set(&[], usage.open_files as f64);
+    }
+}
+
+/// How upstream names the kinds of containers.
+fn kind(role: Role) -> &'static str {
+    match role {
+        Role::Init | Role::Sidecar => "init_container",
+        Role::App => "container",
+        Role::Ephemeral => "ephemeral_container",
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_told_with_their_stage() {
+        let counters = Counters::new();
+        counters.gates(&FeatureGates::default());
+        let told = counters.registry.render();
+        for line in [
+            "kubernetes_feature_enabled{name=\"WindowsCPUAndMemoryAffinity\",stage=\"ALPHA\"} 0",
+            "kubernetes_feature_enabled{name=\"InPlacePodVerticalScaling\",stage=\"\"} 1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        }
+    }
+
+    #[test]
+    fn host_processes_are_counted_beside_all_containers() {
+        let counters = Counters::new();
+        counters.starting(Role::App, true);
+        counters.starting(Role::Sidecar, false);
+        counters.not_started(Role::App, true, "CreateContainerError");
+        let told = counters.registry.render();
+        for line in [
+            "kubelet_started_containers_total{container_type=\"container\"} 1",
+            "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+            "kubelet_started_host_process_containers_total{container_type=\"container\"} 1",
+            "kubelet_started_host_process_containers_errors_total{container_type=\"container\",\
+             code=\"CreateContainerError\"} 1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What was asked of the Pod Resources API: [`Questions`].
+
+use crate::observability::prometheus::{Counter, Registry};
+
+/// The only version that is served.
+const VERSION: [&str; 1] = ["v1"];
+
+/// What may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    List,
+    Get,
+    Allocatable,
+}
+
+#[derive(Debug, Clone)]
+pub struct Questions {
+    total: Counter,
+    /// Of lists, of one pod, of what may be allocated: how many, and how many without an answer.
+    list: [Counter; 2],
+    get: [Counter; 2],
+    allocatable: [Counter; 2],
+}
+
+impl Questions {
+    pub(super) fn new(registry: &Registry) -> Questions {
+        let counter = |name, help| registry.counter(name, help, &["server_api_version"]);
+        Questions {
+            total: counter(
+                "kubelet_pod_resources_endpoint_requests_total",
+                "[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by \
+                 server api version.",
+            ),
+            list: [
+                counter(
+                    "kubelet_pod_resources_endpoint_requests_list",
+                    "[ALPHA] Number of requests to the PodResource List endpoint. Broken down by \
+                     server api version.",
+                ),
+                counter(
+                    "kubelet_pod_resources_endpoint_errors_list",
+                    "[ALPHA] Number of requests to the PodResource List endpoint which returned error. \
+                     Broken down by server api version.",
+                ),
+            ],
+            get: [
+                counter(
+                    "kubelet_pod_resources_endpoint_requests_get",
+                    "[ALPHA] Number of requests to the PodResource Get endpoint. Broken down by server \
+                     api version.",
+                ),
+                counter(
+                    "kubelet_pod_resources_endpoint_errors_get",
+                    "[ALPHA] Number of requests to the PodResource Get endpoint which returned error. \
+                     Broken down by server api version.",
+                ),
+            ],
+            allocatable: [
+                counter(
+                    "kubelet_pod_resources_endpoint_requests_get_allocatable",
+                    "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint. \
+                     Broken down by server api version.",
+                ),
+                counter(
+                    "kubelet_pod_resources_endpoint_errors_get_allocatable",
+                    "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint \
+                     which returned error. Broken down by server api version.",
+                ),
+            ],
+        }
+    }
+
+    /// Something was asked, and there was an answer or none.
+    pub fn tell(&self, question: Question, failed: bool) {
+        let [asked, errors] = match question {
+            Question::List => &self.list,
+            Question::Get => &self.get,
+            Question::Allocatable => &self.allocatable,
+        };
+        self.total.increment(&VERSION);
+        asked.increment(&VERSION);
+        if failed {
+            errors.increment(&VERSION);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_counted_by_what_is_asked() {
+        let registry = Registry::default();
+        let questions = Questions::new(&registry);
+        questions.tell(Question::List, false);
+        questions.tell(Question::Get, true);
+        let told = registry.render();
+        for (name, count) in [("requests_total", 2), ("requests_list", 1), ("errors_get", 1)] {
+            let line = format!(
+                "kubelet_pod_resources_endpoint_{name}{{server_api_version=\"v1\"}} {count}"
+            );
+            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        }
+        assert!(!told.contains("errors_list{"), "{told}");
+    }
+}

@@ -1,0 +1,286 @@
+//! What pods use of the API beside themselves: [`Sources`].
+//!
+//! Config maps, secrets and runtime classes are asked for when they are needed, so that what is written is
+//! what is read; services are followed. What an agent may not read is not there for it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use client::kind::{
+    CLAIMS, CONFIG_MAPS, RESOURCE_CLAIMS, RUNTIME_CLASSES, SECRETS, SERVICE_ACCOUNTS, SERVICES,
+};
+use client::{Cache, Client, Error, Reflector, Scope};
+use objects::timestamp::Timestamp;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::clock::Clock;
+use crate::pods::resource_claims::{self, ClaimError};
+use crate::runtime::images::credentials::SecretData;
+use crate::runtime::lower::{Configs, Service, ServicePort};
+use crate::spec::{NameOnly, Pod};
+use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
+
+/// Reads what pods use.
+pub struct Sources {
+    api: Client,
+    clock: Arc<dyn Clock>,
+    services: Arc<Cache<Service>>,
+    api_address: Option<SocketAddr>,
+    tokens: Mutex<Kept>,
+}
+
+/// Tokens by the pod's uid, and until when they are used (seconds since 1970).
+type Kept = BTreeMap<(String, TokenKey), (String, i64)>;
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Tokens are nobody's business.
+        f.debug_struct("Sources").field("services", &self.services).finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct ConfigMap {
+    data: BTreeMap<String, String>,
+    binary_data: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Secret {
+    data: BTreeMap<String, String>,
+}
+
+impl Sources {
+    /// Begins to follow services. The API's own is where it is said to be, if that is said.
+    #[must_use]
+    pub fn start(api: Client, clock: Arc<dyn Clock>, api_address: Option<SocketAddr>) -> Sources {
+        let services = Arc::new(Cache::new(&[]));
+        let reflector = Reflector::new(api.clone(), SERVICES, Scope::default(), service);
+        let kept = Arc::clone(&services);
+        tokio::spawn(reflector.run(move |change| {
+            kept.apply(change);
+            true
+        }));
+        Sources { api, clock, services, api_address, tokens: Mutex::default() }
+    }
+
+    /// What exists of what a pod refers to, with tokens where they can be had.
+    pub async fn fetch(
+        &self,
+        pod: &Pod,
+        references: &References,
+    ) -> Result<(Configs, Tokens, Claims), Error> {
+        let namespace = &pod.metadata.namespace;
+        let mut configs = Configs::default();
+        for name in references.config_maps.keys() {
+            let found: Option<ConfigMap> =
+                or_none(self.api.get(CONFIG_MAPS, namespace, name).await)?;
+            if let Some(found) = found {
+                configs.config_maps.insert(name.clone(), found.data);
+                configs.binary.insert(name.clone(), decoded(found.binary_data).collect());
+            }
+        }
+        for name in references.secrets.keys() {
+            if let Some(data) = self.secret(namespace, name).await? {
+                configs.secrets.insert(name.clone(), data);
+            }
+        }
+        let mut tokens = Tokens::new();
+        for key in &references.tokens {
+            let token = self.token(pod, key).await;
+            tokens.insert(key.clone(), token);
+        }
+        let mut claims = Claims::new();
+        for name in &references.claims {
+            // An API without claims has none.
+            if let Ok(Some(found)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
+                claims.insert(name.clone(), claim(&found));
+            }
+        }
+        Ok((configs, tokens, claims))
+    }
+
+    /// What keeps a pod from having the dynamic resources it claims.
+    pub async fn prepare_claims(&self, pod: &Pod) -> Result<(), ClaimError> {
+        for claim in &pod.spec.resource_claims {
+            let Some(name) = resource_claims::name_of(pod, claim)? else { continue };
+            let found = self.api.get::<Value>(RESOURCE_CLAIMS, &pod.metadata.namespace, &name);
+            let found = or_none(found.await).map_err(|error| ClaimError::Fetch {
+                name: name.clone(),
+                error: error.to_string(),
+            })?;
+            return Err(resource_claims::problem(&name, found.as_ref()));
+        }
+        Ok(())
+    }
+
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, Error> {
+        let found: Option<Secret> = or_none(self.api.get(SECRETS, namespace, name).await)?;
+        Ok(found.map(|found| decoded(found.data).collect()))
+    }
+
+    /// The pull secrets of a pod, as far as they exist.
+    pub async fn pull_secrets(&self, pod: &Pod) -> Vec<SecretData> {
+        let mut found = Vec::new();
+        for NameOnly { name } in &pod.spec.image_pull_secrets {
+            // The registry says what is missing.
+            if let Ok(Some(data)) = self.secret(&pod.metadata.namespace, name).await {
+                found.push(data);
+            }
+        }
+        found
+    }
+
+    /// All services there are, once the API has told of them.
+    pub async fn services(&self) -> Vec<Service> {
+        self.services.synced().await;
+        let all = self.services.all();
+        let all = all.iter().map(|(_, service)| Service::clone(service));
+        match self.api_address {
+            None => all.collect(),
+            Some(address) => all.map(|service| service.with_api_at(address)).collect(),
+        }
+    }
+
+    /// The runtime handler of a class.
+    pub async fn handler(&self, class: &str) -> Result<String, Error> {
+        let found: Value = match self.api.get(RUNTIME_CLASSES, "", class).await {
+            Err(error) if error.is_not_found() => return Err(no_class(class)),
+            answer => answer?,
+        };
+        Ok(found["handler"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// A token of the pod's service account that is good while the pod is there, or why there is none.
+    /// One that has a good part of its life before it is used again.
+    async fn token(&self, pod: &Pod, key: &TokenKey) -> Result<String, String> {
+        let (of, now) = (&pod.metadata, self.clock.now());
+        let kept = (of.uid.clone(), key.clone());
+        if let Some((token, until)) = self.kept().get(&kept)
+            && *until > now.seconds()
+        {
+            return Ok(token.clone());
+        }
+        let mut request = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "expirationSeconds": key.expiration_seconds,
+                "boundObjectRef": {
+                    "apiVersion": "v1", "kind": "Pod", "name": of.name, "uid": of.uid,
+                },
+            },
+        });
+        if !key.audience.is_empty() {
+            request["spec"]["audiences"] = json!([key.audience]);
+        }
+        let account = match pod.spec.service_account_name.as_str() {
+            "" => "default",
+            name => name,
+        };
+        let kind = SERVICE_ACCOUNTS;
+        let answer =
+            self.api.create_answered(kind, &of.namespace, account, "token", &request).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let text = |field: &str| answer["status"][field].as_str().unwrap_or_default();
+        let token = text("token").to_owned();
+        let ends = Timestamp::parse(text("expirationTimestamp")).map_or(0, Timestamp::seconds);
+        // Renewed after four fifths of its life, or a day, as upstream does.
+        let life = (ends - now.seconds()) * 4 / 5;
+        let mut all = self.kept();
+        all.retain(|_, (_, until)| *until > now.seconds());
+        all.insert(kept, (token.clone(), now.seconds() + life.min(24 * 60 * 60)));
+        Ok(token)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn claim(of: &Value) -> Claim {
+    Claim {
+        is_deleted: of["metadata"]["deletionTimestamp"].is_string(),
+        is_bound: of["status"]["phase"] == "Bound",
+        has_volume: of["spec"]["volumeName"].as_str().is_some_and(|name| !name.is_empty()),
+    }
+}
+
+fn or_none<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is not base64 was not written by an API server.
+fn decoded(data: BTreeMap<String, String>) -> impl Iterator<Item = (String, Vec<u8>)> {
+    data.into_iter().filter_map(|(key, text)| Some((key, STANDARD.decode(text).ok()?)))
+}
+
+fn service(raw: &RawValue) -> Result<Service, serde_json::Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Read {
+        metadata: ReadMetadata,
+        spec: ReadSpec,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct ReadMetadata {
+        namespace: String,
+        name: String,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct ReadSpec {
+        #[serde(rename = "clusterIP")]
+        cluster_ip: String,
+        ports: Vec<ReadPort>,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct ReadPort {
+        name: String,
+        port: u16,
+        protocol: String,
+    }
+    let Read { metadata, spec } = serde_json::from_str(raw.get())?;
+    let port = |of: ReadPort| ServicePort { name: of.name, port: of.port, protocol: of.protocol };
+    Ok(Service {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        cluster_ip: spec.cluster_ip,
+        ports: spec.ports.into_iter().map(port).collect(),
+    })
+}
+/// That there is no such class, in the words of upstream's cache, which are not those of its API.
+fn no_class(class: &str) -> Error {
+    Error::Refused(Box::new(client::Refused {
+        status: 404,
+        reason: "NotFound".to_owned(),
+        message: format!("runtimeclass.node.k8s.io \"{class}\" not found"),
+        causes: Vec::new(),
+        retry_after: None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_that_is_not_there_is_told_as_upstreams_cache_does() {
+        let error = no_class("x");
+        assert!(error.is_not_found());
+        assert_eq!(error.to_string(), "runtimeclass.node.k8s.io \"x\" not found");
+    }
+}

@@ -1,0 +1,64 @@
+//! Pods that use more of the disk than they may: [`over_limit`], whatever the node has left.
+//!
+//! In upstream's order: a volume over its `sizeLimit`, the pod over what its containers may use
+//! together, a container over its own limit.
+
+use objects::Quantity;
+use objects::resources::EPHEMERAL_STORAGE;
+
+use super::rank::{Disk, PodUsage, Usage, Victim};
+use super::{IMMEDIATE_GRACE, messages};
+use crate::admission::is_critical;
+use crate::spec::Pod;
+
+/// All of them.
+#[must_use]
+pub fn over_limit(pods: &[PodUsage<'_>], image_disk: bool) -> Vec<Victim> {
+    let candidates = pods.iter().filter(|of| !is_critical(of.pod));
+    let over = candidates.filter_map(|of| {
+        let usage = of.usage.as_ref()?;
+        Some(Victim {
+            pod_uid: of.pod.metadata.uid.clone(),
+            message: broken(of.pod, usage, image_disk)?,
+            grace_seconds: IMMEDIATE_GRACE,
+        })
+    });
+    over.collect()
+}
+
+/// The first limit that a pod breaks, in words.
+fn broken(pod: &Pod, usage: &Usage, image_disk: bool) -> Option<String> {
+    empty_dirs(pod, usage)
+        .or_else(|| whole(pod, usage))
+        .or_else(|| containers(pod, usage, image_disk))
+}
+
+fn exceeds(used: u64, limit: &Quantity) -> bool {
+    limit.sign() > 0 && Quantity::from_bytes(used) > *limit
+}
+
+fn empty_dirs(pod: &Pod, usage: &Usage) -> Option<String> {
+    pod.spec.volumes.iter().find_map(|volume| {
+        let limit = volume.empty_dir.as_ref()?.size_limit.as_ref()?;
+        let used = usage.volumes.get(&volume.name)?;
+        exceeds(used.bytes, limit).then(|| messages::empty_dir(&volume.name, limit))
+    })
+}
+
+/// A container without a limit lives on that of the others, as upstream has it.
+fn whole(pod: &Pod, usage: &Usage) -> Option<String> {
+    let limit = crate::limits(pod).remove(EPHEMERAL_STORAGE)?;
+    let used = usage.disk(true, true, |disk: &Disk| disk.bytes);
+    exceeds(used, &limit).then(|| messages::pod_storage(&limit))
+}
+
+fn containers(pod: &Pod, usage: &Usage, image_disk: bool) -> Option<String> {
+    usage.containers.iter().find_map(|used| {
+        let (_, container) = pod.container(&used.name)?;
+        let limit = container.resources.limits.get(EPHEMERAL_STORAGE)?;
+        // What is on the disk of images is not the node's own.
+        let writable = if image_disk { 0 } else { used.writable.bytes };
+        let bytes = used.logs.bytes.saturating_add(writable);
+        exceeds(bytes, limit).then(|| messages::container_storage(&container.name, limit))
+    })
+}

@@ -1,0 +1,152 @@
+//! Lifecycle hooks: [`run`] does what `postStart` or `preStop` of a container asks for.
+//!
+//! A hook that fails is told as an Event with a fixed text; what was wrong is for the log. How long a
+//! hook may take is the caller's to say: there is no limit here, as there is none upstream.
+
+use std::time::Duration;
+
+use cri::v1;
+use thiserror::Error;
+
+use crate::observability::events::Told;
+use crate::runtime::fetch::{self, Failure, Get, GetError};
+use crate::spec::{Container, ExecAction, Handler, HttpGetAction, IntOrString, TcpSocketAction};
+
+/// When a hook is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    PostStart,
+    PreStop,
+}
+
+impl Hook {
+    /// What the container wants done then.
+    #[must_use]
+    pub fn of(self, container: &Container) -> Option<&Handler> {
+        match self {
+            Hook::PostStart => container.lifecycle.post_start.as_ref(),
+            Hook::PreStop => container.lifecycle.pre_stop.as_ref(),
+        }
+    }
+
+    /// What people are told if it fails.
+    #[must_use]
+    pub fn failed(self) -> Told {
+        match self {
+            Hook::PostStart => Told::PostStartFailed,
+            Hook::PreStop => Told::PreStopFailed,
+        }
+    }
+}
+
+/// Why a hook failed, in upstream's words as far as it has some.
+#[derive(Debug, Error)]
+pub enum HookError {
+    #[error("command '{command}' exited with {code}: {errors}")]
+    Exit { command: String, code: i32, errors: String, output: String },
+    #[error("{}", .0.rpc_text())]
+    Exec(cri::Error),
+    #[error("{0}")]
+    Request(String),
+    #[error("{0}")]
+    Http(String),
+    /// A socket is only known to probes.
+    #[error(
+        "invalid handler: &LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{},Sleep:nil,}}",
+        socket(.0.as_ref())
+    )]
+    NoHandler(Option<TcpSocketAction>),
+}
+
+/// What is said of a container whose hook failed, in upstream's words.
+#[must_use]
+pub fn told(handler: &Handler, container: &str, pod: &str, error: &HookError) -> String {
+    let failed = format!("for Container {container:?} in Pod {pod:?} failed - error: {error}");
+    if let Some(action) = &handler.exec {
+        let output = match error {
+            HookError::Exit { output, .. } => output.as_str(),
+            _ => "",
+        };
+        let command = action.command.join(" ");
+        format!("Exec lifecycle hook ([{command}]) {failed}, message: {output:?}")
+    } else if let Some(action) = &handler.http_get {
+        format!("HTTP lifecycle hook ({}) {failed}", action.path)
+    } else {
+        format!("Cannot run handler: {error}")
+    }
+}
+
+/// A socket as Go prints it: a port is a kind, a number and a name.
+fn socket(action: Option<&TcpSocketAction>) -> String {
+    let Some(TcpSocketAction { port, host }) = action else { return "nil".to_owned() };
+    let port = match port {
+        IntOrString::Int(number) => format!("{{0 {number} }}"),
+        IntOrString::String(name) => format!("{{1 0 {name}}}"),
+    };
+    format!("&TCPSocketAction{{Port:{port},Host:{host},}}")
+}
+
+/// Runs a hook to its end.
+pub async fn run(
+    runtime: &cri::Client,
+    handler: &Handler,
+    container: &Container,
+    id: &str,
+    pod_ip: &str,
+) -> Result<(), HookError> {
+    if let Some(action) = &handler.exec {
+        exec(runtime, action, id).await
+    } else if let Some(action) = &handler.http_get {
+        http_get(action, container, pod_ip).await
+    } else if let Some(action) = &handler.sleep {
+        let seconds = u64::try_from(action.seconds).unwrap_or(0);
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        Ok(())
+    } else {
+        Err(HookError::NoHandler(handler.tcp_socket.clone()))
+    }
+}
+
+async fn exec(runtime: &cri::Client, action: &ExecAction, id: &str) -> Result<(), HookError> {
+    let request = v1::ExecSyncRequest {
+        container_id: id.to_owned(),
+        cmd: action.command.clone(),
+        timeout: 0,
+    };
+    let command = action.command.join(" ");
+    match runtime.call(request).await {
+        Ok(response) if response.exit_code == 0 => Ok(()),
+        Ok(response) => Err(HookError::Exit {
+            command,
+            code: response.exit_code,
+            errors: String::from_utf8_lossy(&response.stderr).into_owned(),
+            output: String::from_utf8_lossy(&[response.stdout, response.stderr].concat())
+                .into_owned(),
+        }),
+        Err(error) => Err(HookError::Exec(error)),
+    }
+}
+
+/// Any answer will do, whatever its status.
+async fn http_get(
+    action: &HttpGetAction,
+    container: &Container,
+    pod_ip: &str,
+) -> Result<(), HookError> {
+    let get = Get::new(action, container, pod_ip, "kube-lifecycle").map_err(HookError::Request)?;
+    let failed = |error: GetError| HookError::Http(error.to_string());
+    match fetch::get(&get, None).await {
+        Ok(_) => Ok(()),
+        // Hooks once were sent without encryption whatever the scheme; upstream still lets servers
+        // have it so, but not with credentials.
+        Err(GetError { failure: Failure::NotTls, .. }) => {
+            let mut plain = Get { url: get.url.without_tls(), ..get };
+            plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+            fetch::get(&plain, None).await.map(drop).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

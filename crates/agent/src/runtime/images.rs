@@ -1,0 +1,255 @@
+//! Images of containers: [`Images`], which finds one or has it pulled, as the pull policy says.
+//!
+//! Pulls are few at a time, and an image that could not be had is not asked for again at once. Registries'
+//! credentials come from the pod's pull secrets ([`credentials`]). Which images are removed is decided
+//! elsewhere.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cri::v1;
+use tokio::sync::Semaphore;
+
+use crate::clock::{Clock, nanos};
+use crate::observability::events::Told;
+use crate::pods::backoff::Backoff;
+use crate::runtime::lower::ImageUser;
+
+pub mod credentials;
+mod name;
+
+pub use name::{NameError, with_tag};
+
+/// An image that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Present {
+    /// What the runtime knows it by.
+    pub id: String,
+    pub user: ImageUser,
+}
+
+/// What became of looking for an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    Present(Present),
+    /// It is not there, or may be outdated; this is its full name.
+    ToPull(String),
+}
+
+/// Why an image is not there: reason and message of the waiting container.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Missing {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Wanted<'a> {
+    /// As the container has it.
+    pub image: &'a str,
+    /// `Always`, `IfNotPresent` or `Never`.
+    pub policy: &'a str,
+    /// Apart from others: failures of one pod do not keep another one waiting.
+    pub pod_uid: &'a str,
+    /// The request to pull it, without credentials.
+    pub request: &'a v1::PullImageRequest,
+    /// To be tried one after the other.
+    pub credentials: &'a [v1::AuthConfig],
+}
+
+/// Finds and pulls images.
+#[derive(Debug)]
+pub struct Images {
+    runtime: cri::Client,
+    clock: Arc<dyn Clock>,
+    backoff: Mutex<Backoffs>,
+    /// How many pulls there are at a time.
+    pulls: Semaphore,
+}
+
+#[derive(Debug)]
+struct Backoffs {
+    waits: Backoff,
+    /// When a pull last failed, and how.
+    failures: std::collections::BTreeMap<String, (i64, String)>,
+}
+
+/// The longest wait between two pulls of one image. Upstream's figure.
+const LONGEST: Duration = Duration::from_secs(300);
+
+impl Images {
+    #[must_use]
+    pub fn new(runtime: cri::Client, clock: Arc<dyn Clock>, at_a_time: usize) -> Images {
+        let waits = Backoff::new(LONGEST);
+        Images {
+            runtime,
+            clock,
+            backoff: Mutex::new(Backoffs { waits, failures: Default::default() }),
+            pulls: Semaphore::new(at_a_time.max(1)),
+        }
+    }
+
+    /// The image, or that it has to be pulled. What there is to tell goes to `tell`.
+    pub async fn find(
+        &self,
+        wanted: &Wanted<'_>,
+        tell: &(dyn Fn(Told) + Send + Sync),
+    ) -> Result<Found, Missing> {
+        let image = wanted.image.to_owned();
+        let full = with_tag(&image).map_err(|error| {
+            let error = error.to_string();
+            let told = Told::BadImageName { image: image.clone(), error };
+            let message = told.to_string();
+            tell(told);
+            Missing { reason: "InvalidImageName", message }
+        })?;
+        let spec = v1::ImageSpec { image: full.clone(), ..Default::default() };
+        let found = self.status(spec.clone()).await.map_err(|error| {
+            let message = format!("Failed to inspect image {image:?}: {}", error.rpc_text());
+            Missing { reason: "ImageInspectError", message }
+        })?;
+        match (found, wanted.policy) {
+            (Some(present), "IfNotPresent" | "Never") => {
+                tell(Told::AlreadyPresent { image });
+                Ok(Found::Present(present))
+            }
+            (None, "Never") => {
+                let told = Told::NeverPull { image };
+                let message = told.to_string();
+                tell(told);
+                Err(Missing { reason: "ErrImageNeverPull", message })
+            }
+            _ => Ok(Found::ToPull(full)),
+        }
+    }
+
+    async fn status(&self, image: v1::ImageSpec) -> Result<Option<Present>, cri::Error> {
+        let request = v1::ImageStatusRequest { image: Some(image), verbose: false };
+        let found = self.runtime.call(request).await?.image;
+        Ok(found.map(|image| Present { user: user_of(&image), id: image.id }))
+    }
+
+    fn backoffs(&self) -> std::sync::MutexGuard<'_, Backoffs> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pulls an image by its full name, unless that failed not long ago.
+    pub async fn pull(
+        &self,
+        wanted: &Wanted<'_>,
+        full: &str,
+        tell: &(dyn Fn(Told) + Send + Sync),
+    ) -> Result<Present, Missing> {
+        let image = wanted.image.to_owned();
+        let key = format!("{}_{image}", wanted.pod_uid);
+        if let Some(before) = self.kept_waiting(&key) {
+            let told = Told::PullBackOff { image };
+            let message = format!("{told}: ErrImagePull: {before}");
+            tell(told);
+            return Err(Missing { reason: "ImagePullBackOff", message });
+        }
+        let asked = Instant::now();
+        tell(Told::Pulling { image: image.clone() });
+        // Closed only when the agent ends.
+        let Ok(_permit) = self.pulls.acquire().await else {
+            let message = "the agent is ending".to_owned();
+            return Err(Missing { reason: "ErrImagePull", message });
+        };
+        let begun = Instant::now();
+        match self.pull_with_any(wanted, full).await {
+            Ok(present) => {
+                let bytes = self.size(full).await;
+                let (took, waited) = (begun.elapsed(), asked.elapsed());
+                tell(Told::Pulled { image, took, waited, bytes });
+                let mut backoffs = self.backoffs();
+                backoffs.failures.remove(&key);
+                backoffs.waits.forget(&key);
+                Ok(present)
+            }
+            Err(error) => {
+                let text = pull_text(&error);
+                tell(Told::PullFailed { image, error: text.clone() });
+                let now = nanos(self.clock.now());
+                let mut backoffs = self.backoffs();
+                backoffs.waits.next(&key, now, now);
+                backoffs.failures.retain(|_, (at, _)| now - *at < 2 * nanos_of(LONGEST));
+                backoffs.failures.insert(key, (now, text.clone()));
+                Err(Missing { reason: "ErrImagePull", message: text })
+            }
+        }
+    }
+
+    /// What went wrong last, while it is not to be tried again.
+    fn kept_waiting(&self, key: &str) -> Option<String> {
+        let backoffs = self.backoffs();
+        let (at, error) = backoffs.failures.get(key)?;
+        let waits = backoffs.waits.remaining(key, *at, nanos(self.clock.now())).is_some();
+        waits.then(|| error.clone())
+    }
+
+    async fn pull_with_any(&self, wanted: &Wanted<'_>, full: &str) -> Result<Present, cri::Error> {
+        let mut tries: Vec<Option<v1::AuthConfig>> =
+            wanted.credentials.iter().cloned().map(Some).collect();
+        if tries.is_empty() {
+            tries.push(None);
+        }
+        let last = tries.len() - 1;
+        for (position, auth) in tries.into_iter().enumerate() {
+            let mut request = v1::PullImageRequest { auth, ..wanted.request.clone() };
+            if let Some(image) = &mut request.image {
+                full.clone_into(&mut image.image);
+            }
+            match self.runtime.call(request).await {
+                Ok(_) => break,
+                Err(error) if position == last => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let spec = v1::ImageSpec { image: full.to_owned(), ..Default::default() };
+        Ok(self.status(spec).await?.unwrap_or_default())
+    }
+
+    async fn size(&self, full: &str) -> u64 {
+        let spec = v1::ImageSpec { image: full.to_owned(), ..Default::default() };
+        let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
+        let answer = self.runtime.call(request).await;
+        answer.ok().and_then(|answer| answer.image).map_or(0, |image| image.size)
+    }
+}
+
+fn nanos_of(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Upstream shows the code only where it says more than "unknown".
+fn pull_text(error: &cri::Error) -> String {
+    match error.code {
+        cri::Code::Unknown => error.message.clone(),
+        _ => error.rpc_text(),
+    }
+}
+/// Whom an image runs as: an id, a name, or root if it says neither.
+fn user_of(image: &v1::Image) -> ImageUser {
+    let uid = image.uid.as_ref().map(|uid| uid.value);
+    let root = image.username.is_empty().then_some(0);
+    ImageUser { uid: uid.or(root), name: image.username.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_names_nobody_runs_as_root() {
+        let check = |uid: Option<i64>, name: &str, expected: Option<i64>| {
+            let uid = uid.map(|value| v1::Int64Value { value });
+            let image = v1::Image { uid, username: name.to_owned(), ..Default::default() };
+            assert_eq!(user_of(&image).uid, expected, "{name}");
+        };
+        check(None, "", Some(0));
+        check(Some(7), "", Some(7));
+        check(None, "nobody", None);
+    }
+}

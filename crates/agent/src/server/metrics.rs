@@ -1,0 +1,117 @@
+//! How often and how long the server was asked, in upstream's metrics: [`Measured`].
+
+use std::time::Instant;
+
+use http::Method;
+
+use crate::observability::prometheus::{Counter, Gauge, Histogram, Registry};
+
+const LABELS: &[&str] = &["long_running", "method", "path", "server_type"];
+
+/// Upper bounds in seconds: Prometheus' usual ones, as upstream.
+const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// The first words of paths that are told apart. Any other is `other`, so that nobody can make a
+/// series for every path there could be.
+const PATHS: &[&str] = &[
+    "attach",
+    "configz",
+    "containerLogs",
+    "exec",
+    "healthz",
+    "metrics",
+    "pods",
+    "portForward",
+    "run",
+    "runningpods",
+    "stats",
+];
+
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    total: Counter,
+    under_way: Gauge,
+    seconds: Histogram,
+}
+
+impl Measured {
+    pub(super) fn new(registry: &Registry) -> Measured {
+        let total = registry.counter(
+            "kubelet_http_requests_total",
+            "[ALPHA] Number of the http requests received since the server started",
+            LABELS,
+        );
+        let under_way = registry.gauge(
+            "kubelet_http_inflight_requests",
+            "[ALPHA] Number of the inflight http requests",
+            LABELS,
+        );
+        let seconds = registry.histogram(
+            "kubelet_http_requests_duration_seconds",
+            "[ALPHA] Duration in seconds to serve http requests",
+            LABELS,
+            BOUNDS,
+        );
+        Measured { total, under_way, seconds }
+    }
+
+    /// A request that is being answered until what comes back is dropped.
+    pub(super) fn begin(&self, method: &Method, path: &str) -> UnderWay {
+        let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let first = PATHS.iter().find(|known| **known == first).copied().unwrap_or("other");
+        let lasts = matches!(first, "attach" | "exec" | "portForward");
+        let method = match *method {
+            Method::GET => "GET",
+            Method::HEAD => "HEAD",
+            Method::POST => "POST",
+            _ => "other",
+        };
+        let labels = [if lasts { "true" } else { "false" }, method, first, "readwrite"];
+        self.total.increment(&labels);
+        self.under_way.add(&labels, 1.0);
+        UnderWay { measured: self.clone(), labels, began: Instant::now() }
+    }
+}
+
+/// Dropped when the answer is there, or when nobody waits for it any more.
+pub(super) struct UnderWay {
+    measured: Measured,
+    labels: [&'static str; 4],
+    began: Instant,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.measured.under_way.add(&self.labels, -1.0);
+        self.measured.seconds.observe(&self.labels, self.began.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_the_first_word_of_their_path() {
+        let registry = Registry::default();
+        let measured = Measured::new(&registry);
+        drop(measured.begin(&Method::POST, "/exec/a/p/c"));
+        drop(measured.begin(&Method::GET, "/metrics/cadvisor"));
+        drop(measured.begin(&Method::GET, "/whatever/there/is"));
+        let _asked = measured.begin(&Method::DELETE, "/pods/");
+        let text = registry.render();
+        let series = |name: &str, long: bool, method: &str, path: &str, value: u32| {
+            let line = format!(
+                "{name}{{long_running=\"{long}\",method=\"{method}\",path=\"{path}\",server_type=\"readwrite\"}} {value}"
+            );
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        };
+        let total = "kubelet_http_requests_total";
+        series(total, true, "POST", "exec", 1);
+        series(total, false, "GET", "metrics", 1);
+        series(total, false, "GET", "other", 1);
+        series("kubelet_http_requests_duration_seconds_count", true, "POST", "exec", 1);
+        series("kubelet_http_inflight_requests", true, "POST", "exec", 0);
+        series("kubelet_http_inflight_requests", false, "other", "pods", 1);
+    }
+}
