@@ -1,12 +1,11 @@
-//! Whether the node takes a pod: [`admit`], in the kubelet's order, with its reasons and words.
+//! Decides whether the node accepts a pod: [`admit`], with the kubelet's order, reasons and messages.
 //!
 //! ```text
 //!   pressure ─▶ sysctls ─▶ placement, devices, classes ─▶ operating system ─▶ resources, selectors,
-//!   ports, taints (a critical pod may have others preempted) ─▶ AppArmor ─▶ shutdown
+//!   ports, taints (a critical pod may preempt others) ─▶ AppArmor ─▶ shutdown
 //! ```
 //!
-//! The first "no" counts. Pure: the node, the other pods and the outcome of placement are given; nothing
-//! is committed, and nobody is killed.
+//! The first rejection counts. Pure: nothing is committed and no pod is killed.
 
 use cri::NoHostProcesses;
 use objects::QosClass;
@@ -29,7 +28,7 @@ pub use preempt::{NoVictims, Requirement, is_critical, victims};
 pub use qos_resources::{ClassOffer, Offered};
 pub use taints::{Taint, Toleration};
 
-/// What there is of the node to decide by.
+/// The state of the node that admission depends on.
 #[derive(Debug, Clone, Default)]
 pub struct Node {
     pub name: String,
@@ -37,23 +36,24 @@ pub struct Node {
     pub taints: Vec<Taint>,
     pub allocatable: Amounts,
     pub os: Option<OsName>,
-    /// Conditions the node is under, such as `MemoryPressure`, in the order in which they are told.
+    /// Pressure conditions of the node, such as `MemoryPressure`, in the order of their reports.
     pub pressures: Vec<String>,
-    /// Sysctls the administrator allows beside the safe ones; a `*` at the end stands for anything.
+    /// Sysctls that the administrator allows in addition to the safe ones. A trailing `*` matches any
+    /// suffix.
     pub allowed_sysctls: Vec<String>,
     pub app_armor: bool,
-    /// Whether the runtime knows `supplementalGroupsPolicy: Strict`.
+    /// True if the runtime supports `supplementalGroupsPolicy: Strict`.
     pub supplemental_groups_policy: bool,
-    /// Whether host-process containers may be started.
+    /// True if host-process containers may be started.
     pub host_process: bool,
-    /// The runtime, if it would make plain containers of them.
+    /// The runtime, if it would run them as ordinary containers.
     pub no_host_processes: Option<NoHostProcesses>,
     pub classes: ClassOffer,
     pub shutting_down: bool,
 }
 
 impl Node {
-    /// Takes labels, taints and allocatable amounts from the Node object.
+    /// Copies labels, taints and allocatable resources from the Node object.
     pub fn observe(&mut self, object: &Value) {
         let text =
             |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
@@ -70,11 +70,11 @@ impl Node {
     }
 }
 
-/// A pod that the node has already.
+/// A pod that is already on the node.
 #[derive(Debug, Clone)]
 pub struct Neighbour<'a> {
     pub pod: &'a Pod,
-    /// What it has been allocated: its requests, or what they were before a resize that waits.
+    /// Its allocated resources: its requests, or the requests before a resize that is pending.
     pub requests: Amounts,
 }
 
@@ -88,12 +88,12 @@ impl<'a> Neighbour<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Admission {
     Admitted,
-    /// Admitted once these, by uid, are gone.
+    /// Admitted after the pods with these UIDs are gone.
     AfterPreempting(Vec<String>),
     Rejected(Rejection),
 }
 
-/// Why a pod was not let in. Display is the kubelet's message.
+/// The reason for rejecting a pod. Display is the kubelet's message.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum Rejection {
     #[error("The node had condition: [{}]. ", .pressures.join(" "))]
@@ -150,7 +150,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The reason under which the pod fails.
+    /// Returns the `reason` of the failed pod.
     #[must_use]
     pub fn reason(&self) -> String {
         let text = match self {
@@ -179,13 +179,13 @@ impl Rejection {
     }
 }
 
-/// What the node has too little of for a pod beside the `others` it has.
+/// Returns the resources that are insufficient for a pod, given the `others` on the node.
 #[must_use]
 pub(crate) fn lacking(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
     fit::insufficient(pod, node, others)
 }
 
-/// Whether the node has room in the classes a pod asks for.
+/// Checks the capacity of the classes that a pod requests.
 pub(crate) fn check_classes(
     pod: &Pod,
     node: &Node,
@@ -194,8 +194,8 @@ pub(crate) fn check_classes(
     qos_resources::check(pod, &node.classes, others)
 }
 
-/// Whether the node takes a pod beside the `others` it has. `allocate` asks placement and the devices;
-/// it is asked only if nothing speaks against the pod before.
+/// Decides whether the node accepts a pod, given the `others` on it. `allocate` runs placement and device
+/// allocation. It is called only if no earlier check rejects the pod.
 pub fn admit(
     pod: &Pod,
     node: &Node,
@@ -232,8 +232,8 @@ fn decide(
 
 const MEMORY_PRESSURE: &str = "MemoryPressure";
 
-/// A node under pressure takes only critical pods, and if only memory is short, those that asked for
-/// theirs or tolerate the shortage.
+/// A node under pressure accepts only critical pods. Under memory pressure alone it also accepts pods
+/// with memory requests and pods that tolerate the pressure.
 fn check_pressure(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     if node.pressures.is_empty() || is_critical(pod) {
         return Ok(());
@@ -251,7 +251,7 @@ fn check_pressure(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     Err(Rejection::Pressure { pressures: node.pressures.clone() })
 }
 
-/// Sysctls that are kept apart by namespaces and cannot harm others.
+/// Namespaced sysctls that cannot affect other pods.
 const SAFE_SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -289,7 +289,7 @@ fn check_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// `net/ipv4/x` is `net.ipv4.x`; what comes first says which way round dots and slashes are meant.
+/// Converts `net/ipv4/x` to `net.ipv4.x`. The first separator decides what dots and slashes mean.
 fn dotted(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name[at..].starts_with('/') => {
@@ -304,7 +304,7 @@ fn dotted(name: &str) -> String {
     }
 }
 
-/// What no preemption can help.
+/// Checks for which preemption cannot help.
 fn check_platform(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     let Some(os) = node.os else { return Ok(()) };
     let os_name = os.to_string();
@@ -321,7 +321,7 @@ fn check_platform(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     if os == OsName::Windows { check_host_process(pod, node) } else { Ok(()) }
 }
 
-/// Checked again here, for nobody has checked static pods.
+/// Checked again here, because the API server does not validate static pods.
 fn check_host_process(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     let of_pod = pod.spec.security_context.windows_options.as_ref().and_then(|w| w.host_process);
     let mut asked = pod.containers().map(|(_, container)| {

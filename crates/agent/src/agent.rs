@@ -1,11 +1,11 @@
-//! The agent as a whole: [`Agent`], which puts everything together and goes on until it is told to stop.
+//! The agent as a whole: [`Agent`], which assembles all parts and runs until it is stopped.
 //!
 //! ```text
-//!   book ──▶ runtime ──▶ node object ──▶ pods of the API and of files ──▶ …
+//!   ledger ──▶ runtime ──▶ node object ──▶ pods of the API and of files ──▶ …
 //! ```
 //!
-//! One task owns all pods ([`Pods`]) and takes what happens one after the other; workers, looks at the
-//! runtime, probes and the node's own status are tasks of their own. When the agent stops, pods run on.
+//! One task owns all pods ([`Pods`]) and handles messages one after the other. Workers, relists, probes and the
+//! node's own status are tasks of their own. When the agent stops, pods keep running.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -73,43 +73,43 @@ mod server_backend;
 pub use log_rotation::RunningLog;
 use server_backend::Answers;
 
-/// Between two looks at the runtime. Upstream's figure.
+/// Interval between two relists of the runtime. Upstream's value.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the runtime may take to answer before the node is told to be without one.
+/// Time that the runtime has to answer before the node reports that it has none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
-/// How many pods start containers at a time: with more, all are later (measured with containerd on two
-/// CPUs).
+/// Number of pods that start containers at a time. More make all of them slower (measured with containerd
+/// on two CPUs).
 const STARTS: usize = 8;
 
-/// What the agent is told.
+/// Settings of the agent.
 #[derive(Debug)]
 pub struct Settings {
     pub config: KubeletConfig,
-    /// The configuration as it was written, for whoever asks.
+    /// The configuration as written, for `/configz`.
     pub configuration: Value,
     pub machine: Machine,
-    /// Where state files and pods' directories are; `/var/lib/kubelet` with the kubelet.
+    /// Directory of the state files and of the pods' directories; `/var/lib/kubelet` with the kubelet.
     pub root: PathBuf,
-    /// Where containers' logs are; `/var/log/pods` with the kubelet.
+    /// Directory of the containers' logs; `/var/log/pods` with the kubelet.
     pub logs: PathBuf,
-    /// Where links to containers' logs are made; none are if it is not given.
+    /// Directory of the links to containers' logs. No links are made without it.
     pub log_links: Option<PathBuf>,
     pub runtime: cri::Endpoint,
     pub api: Client,
-    /// Where containers reach the API, if not at the cluster address of its service.
+    /// Address at which containers reach the API, if it is not the cluster address of the API's service.
     pub api_address: Option<SocketAddr>,
-    /// Who the node is.
+    /// Name, addresses and labels of the node.
     pub node: Description,
-    /// Where the agent's own server listens; it has none if this is not given.
+    /// Listener of the agent's server. Without it the agent has no server.
     pub listener: Option<Listener>,
 }
 
-/// How the agent ends.
+/// The way the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
-    /// The next agent takes them up again.
+    /// Pods keep running, and the next agent adopts them.
     PodsRunOn,
-    /// The next agent starts them anew.
+    /// Pods are stopped, and the next agent starts them again.
     StopPods,
 }
 
@@ -133,21 +133,21 @@ fn listed<T: ToString>(findings: &[T]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What happens to the agent.
+/// A message to the task that owns the pods.
 enum Happening {
     Pods(Change<Read>),
     Looked(BTreeMap<String, Brief>),
     Probed(ProbeReport),
     Reported(Report),
-    /// The static pods that there are to be.
+    /// The static pods of all manifests.
     Files(Vec<Read>),
-    /// A pod, by uid, has to go.
+    /// The pod with this UID is to be evicted.
     Evict(String, Ending),
-    /// Somebody asks where the logs are that are being written.
+    /// A request for the logs that are being written.
     Logs(oneshot::Sender<Vec<RunningLog>>),
 }
 
-/// An agent that is about to run.
+/// An agent that is ready to run.
 #[derive(Debug)]
 pub struct Agent {
     hands: Arc<Hands>,
@@ -160,15 +160,16 @@ pub struct Agent {
     capabilities: watch::Sender<Option<Arc<Capabilities>>>,
     listener: Option<Listener>,
     configuration: Value,
-    /// What pods have together.
+    /// The resources of all pods together.
     amounts: Amounts,
     check_every: Duration,
-    /// Whether pods are held to what is not reserved.
+    /// True if the limits of all pods together are enforced.
     enforced: bool,
 }
 
 impl Agent {
-    /// Reads what was handed out before, and gets everything ready that needs neither API nor runtime.
+    /// Reads the allocations of the last run and prepares everything that needs neither the API nor the
+    /// runtime.
     pub fn prepare(settings: Settings) -> Result<Agent, StartError> {
         let Settings {
             config,
@@ -295,7 +296,7 @@ impl Agent {
         Arc::clone(&self.hands)
     }
 
-    /// Runs until `stop` says so.
+    /// Runs until `stop` has a value.
     pub async fn run(self, mut stop: watch::Receiver<Option<Leave>>) {
         let Agent { hands, node, description, root, report, probes, reports, .. } = self;
         let (capabilities, listener) = (self.capabilities, self.listener);
@@ -361,7 +362,7 @@ impl Agent {
         tasks.spawn(mirror::keep(hands.api.clone(), name.clone(), seen.clone(), mirrors));
         let api = hands.api.clone();
         tasks.spawn(async move {
-            // A node that was only restarted does not have to be unready for a moment.
+            // A node that was only restarted does not become NotReady in between.
             let (mut health, mut takeover) = (sources.runtime.clone(), sources.takeover.clone());
             let answered = async {
                 let _ = health.wait_for(|health| *health != RuntimeHealth::Starting).await;
@@ -373,7 +374,7 @@ impl Agent {
         let (object, runtime) = (seen.clone(), healthy.clone());
         tasks.spawn(node_sync::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
 
-        // Nothing is decided before it is known what runs, and what node this is.
+        // Nothing is decided before the running containers and the Node object are known.
         let ready = async {
             let first = first_look(&hands.runtime).await;
             takeover.send_replace(match first.values().any(Brief::is_alive) {
@@ -389,7 +390,7 @@ impl Agent {
             _ = stop.wait_for(Option::is_some) => return,
         };
         node_sync::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
-        // What runs already is where it is to be before anything else starts.
+        // Running containers are moved to their CPUs before anything else starts.
         let checking = async {
             take_up(&hands, &first).await;
             reconcile::check(&hands).await
@@ -413,20 +414,20 @@ impl Agent {
     }
 }
 
-/// What is looked after beside the pods of the API.
+/// Settings of the loops around the pods.
 #[derive(Debug)]
 struct Duties {
     /// The node's name.
     node: String,
     files: Option<static_pods::Settings>,
-    /// How large logs may be, and how often they are looked at.
+    /// Size limits of logs, and the interval of the checks.
     logs: (Policy, Duration),
     reclaim: reclaim::Settings,
     pressure: watch::Sender<Pressure>,
     takeover: watch::Sender<Takeover>,
 }
 
-/// Takes what happens to pods until told to stop.
+/// Handles the messages about pods until the agent is stopped.
 async fn follow(
     hands: &Arc<Hands>,
     mut pods: Pods,
@@ -466,7 +467,7 @@ async fn follow(
             Some(report) = probes.recv() => Happening::Probed(report),
             Some(report) = reports.recv() => Happening::Reported(report),
             leave = stop.wait_for(Option::is_some) => {
-                // Whoever could say so is gone: then nothing is to be stopped.
+                // If the sender is gone, no pod is stopped.
                 let leave = leave.ok().and_then(|leave| *leave).unwrap_or(Leave::PodsRunOn);
                 return (pods, leave);
             }
@@ -479,15 +480,15 @@ async fn follow(
             Happening::Files(wanted) => pods.take_files(wanted),
             Happening::Evict(uid, ending) => pods.evict(&uid, ending),
             Happening::Logs(answer) => {
-                // Whoever asked may be gone.
+                // The receiver may be gone.
                 let _ = answer.send(pods.running_logs());
             }
         }
     }
 }
 
-/// Enters the containers that run into the pool. If the book lost the CPUs of containers, the CPUs that these
-/// have to themselves are booked first.
+/// Registers the running containers. If the ledger lost the CPUs of containers, the CPUs that are
+/// exclusive to them in the kernel are committed first.
 async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
     let place = |uid: &str, name: &str| hands.book().place(&PodUid::new(uid), name);
     hands.pool.take_up(first, place);
@@ -510,7 +511,8 @@ async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
     hands.pool.take_up(first, place);
 }
 
-/// Makes the cgroups all pods are below. Without them pods run without limits of their own, which is said.
+/// Makes the cgroups above all pods. If that fails, a warning is logged and pods run without limits of
+/// their own.
 fn pod_cgroups(
     kernel: Result<host::cgroups::Cgroups, CgroupError>,
     amounts: &Amounts,
@@ -531,7 +533,7 @@ fn pod_cgroups(
     }
 }
 
-/// Without this door only monitoring misses something, so that pods run all the same.
+/// Serves the Pod Resources API. A failure is not fatal: only monitoring depends on it.
 async fn tell_of_resources(hands: Arc<Hands>, root: PathBuf) {
     let os = hands.facts().os;
     if let Err(error) = pod_resources::serve(hands, os, &root).await {
@@ -567,7 +569,7 @@ async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSen
     loop {
         timer.tick().await;
         let began = Instant::now();
-        // Whether the runtime is there is told elsewhere.
+        // The node's conditions report that the runtime is unavailable.
         let Ok(briefs) = relist::briefly(&runtime).await else { continue };
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
         let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
@@ -578,7 +580,7 @@ async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSen
     }
 }
 
-/// Asks what the runtime can do whenever it is another one, or says something else of itself.
+/// Reads the capabilities of the runtime, again whenever its name, version or status changes.
 async fn ask(
     runtime: cri::Client,
     mut health: watch::Receiver<RuntimeHealth>,
@@ -595,7 +597,7 @@ async fn ask(
     }
 }
 
-/// What is handed out is told to schedulers.
+/// Publishes the allocations for schedulers.
 async fn keep_report(hands: Arc<Hands>, report: watch::Sender<Arc<NodeReport>>) {
     let mut booked = hands.booked.subscribe();
     loop {

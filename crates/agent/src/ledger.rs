@@ -1,4 +1,4 @@
-//! The resources that pods were given, on disk so that they survive a restart.
+//! Resources assigned to pods, stored on disk so that they survive a restart.
 //!
 //! - [`file`]: exclusive CPUs and memory of containers, in the kubelet's state files.
 //! - [`allocations`]: requests and limits of pods, which can change while pods run.

@@ -1,10 +1,10 @@
-//! The agent's own HTTPS, by upstream's paths: logs, exec, attach and port-forward for the API server,
-//! and what the agent has to say about itself.
+//! The agent's HTTPS server, with upstream's paths: logs, exec, attach and port-forward for the API server,
+//! and metrics, statistics, health and configuration of the agent.
 //!
-//! Main type: [`Server`]. What it tells comes from [`Answers`], which the rest of the agent
-//! implements; where streams are to be had is asked of the runtime. It decides nothing about pods.
+//! Main type: [`Server`]. Its data comes from [`Answers`], which the rest of the agent
+//! implements; the URLs of streams come from the runtime. It decides nothing about pods.
 //!
-//! [`Access`] decides which requests are served. Whether the agent is healthy is reported to every client.
+//! [`Access`] decides which requests are served. Every client may read the health of the agent.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,37 +44,37 @@ pub use certificate::{Serving, ServingError};
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What the server is told by the rest of the agent. All of it is in memory but where it says otherwise.
+/// Data that the server gets from the rest of the agent. All of it is in memory unless noted.
 pub trait Answers: Send + Sync + 'static {
-    /// The pods of this node as the API has them, with the statuses that the agent knows.
+    /// Returns the pods of this node as the API has them, with the statuses that the agent knows.
     fn pods(&self) -> Vec<Value>;
 
-    /// One of them.
+    /// Returns one of these pods.
     fn pod(&self, namespace: &str, name: &str) -> Option<Value>;
 
-    /// The runtime's id of the sandbox of a pod, if it has one that is ready.
+    /// Returns the runtime's id of the pod's sandbox, if it has one that is ready.
     fn sandbox(&self, uid: &str) -> Option<String>;
 
-    /// The configuration in force, as a `KubeletConfiguration`.
+    /// Returns the effective configuration as a `KubeletConfiguration`.
     fn configuration(&self) -> Value;
 
     /// See [`crate::observability::prometheus::Registry::render`].
     fn metrics(&self) -> String;
 
-    /// What is wrong with the agent, if anything is.
+    /// Returns the problem of the agent, if it is unhealthy.
     fn complaint(&self) -> Option<String> {
         None
     }
 
-    /// What else is told under a path, such as `/stats/summary`: its media type and text. This may be
-    /// waited for: it is looked up when somebody asks.
+    /// Returns the media type and text of another path, such as `/stats/summary`. It may take a while:
+    /// the data is measured on request.
     fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
         let _ = path;
         Box::pin(std::future::ready(None))
     }
 }
 
-/// A request that was understood, as far as its form goes.
+/// A request with a valid form.
 struct Asked {
     method: Method,
     path: String,
@@ -93,7 +93,7 @@ impl Asked {
     }
 }
 
-/// What is answered instead of what was asked for. Its text is upstream's where there is one.
+/// An error response. Its text is upstream's where upstream has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
     status: StatusCode,
@@ -109,7 +109,7 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// What the runtime says.
+    /// Converts an error of the runtime.
     fn of_runtime(error: &cri::Error) -> Refusal {
         let status = match error.code {
             cri::Code::NotFound => StatusCode::NOT_FOUND,
@@ -133,7 +133,7 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
     Answer::from(response)
 }
 
-/// Answers for the agent on a socket.
+/// Serves the agent's API.
 #[derive(Clone)]
 pub struct Server {
     answers: Arc<dyn Answers>,
@@ -141,7 +141,7 @@ pub struct Server {
     access: Access,
     measured: Option<Measured>,
     checks: Checks,
-    /// Once it serves: when to stop.
+    /// Set while it serves: the signal to stop.
     stop: Option<watch::Receiver<bool>>,
 }
 
@@ -165,13 +165,13 @@ impl Server {
         Server { access, ..self }
     }
 
-    /// Counts what it is asked.
+    /// Counts requests in the metrics.
     #[must_use]
     pub fn measured(self, registry: &prometheus::Registry) -> Server {
         Server { measured: Some(Measured::new(registry)), ..self }
     }
 
-    /// Returns a socket for the server. Without an authority no client has a certificate.
+    /// Returns a listener for the server. Without an authority no client can have a certificate.
     pub async fn bind(
         address: SocketAddr,
         certificate: &Pair,
@@ -181,9 +181,9 @@ impl Server {
         Server::bind_with(address, tls).await
     }
 
-    /// A socket that serves with material which can be replaced later.
+    /// Returns a listener whose TLS material can be replaced later.
     pub async fn bind_with(address: SocketAddr, tls: ServerTls) -> Result<Listener, ListenError> {
-        // A node has few callers, of which each has few connections.
+        // A node has few clients with few connections each.
         let limits = Limits {
             connections: 512,
             connections_per_client: 256,
@@ -195,7 +195,7 @@ impl Server {
         Listener::bind_with(address, tls, limits).await
     }
 
-    /// Serves until told to stop.
+    /// Serves until `stop` is true.
     pub async fn serve(mut self, listener: Listener, stop: watch::Receiver<bool>) {
         self.stop = Some(stop.clone());
         let handle = move |request: Inbound, client: Arc<https::Client>| {
@@ -206,7 +206,7 @@ impl Server {
     }
 
     async fn answer(&self, request: Inbound, client: &https::Client) -> Answer {
-        // No request has a body that means something.
+        // No request has a body with a meaning.
         let (parts, _) = request.into_parts();
         let path = parts.uri.path().to_owned();
         let asked = Asked {
@@ -231,12 +231,12 @@ impl Server {
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
             .collect();
         let segments = segments.ok_or_else(|| Refusal::bad("the path is not UTF-8"))?;
-        // Names have none, and they become parts of file names and of messages.
+        // Names have no control characters, and become parts of file names and messages.
         if segments.iter().any(|segment| segment.contains(char::is_control)) {
             return Err(Refusal::bad("the path has control characters"));
         }
         let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        // A slash at the end means nothing.
+        // A trailing slash has no meaning.
         if segments.last() == Some(&"") {
             segments.pop();
         }
@@ -245,7 +245,7 @@ impl Server {
             && reads
         {
             let complaint = self.answers.complaint();
-            // Upstream records the checks of the whole, not those that are asked for by name.
+            // Upstream records the checks of the whole endpoint, not those requested by name.
             if let ["healthz"] = *segments {
                 self.checks.observe(complaint.is_none());
             }
@@ -322,7 +322,7 @@ fn parameters(query: &str) -> Vec<(String, String)> {
     pairs.collect()
 }
 
-/// Pods with containers that run, as far as names go.
+/// Returns the pods reduced to their running containers.
 fn running(pods: &[Value]) -> Value {
     let mut items = Vec::new();
     for pod in pods {

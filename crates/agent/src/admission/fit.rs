@@ -1,6 +1,6 @@
-//! Whether a pod fits beside the others: resources, node affinity, node name, ports and taints.
+//! Checks whether a pod fits on the node: resources, node affinity, node name, ports and taints.
 //!
-//! Gives all reasons against it, in the kubelet's order, of which the first is told.
+//! Returns all reasons against it in the kubelet's order; the first one is reported.
 
 use objects::Quantity;
 use objects::resources::{self, CPU, EPHEMERAL_STORAGE, MEMORY};
@@ -32,8 +32,8 @@ pub(super) fn check(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rej
         "NodePorts",
         "node(s) didn't have free ports for the requested pod ports",
     );
-    // A static pod is meant for this node and no other, whatever is wrong with it. What is only not
-    // to be scheduled here may run here once it was.
+    // A static pod belongs to this node whatever its taints are, and a running pod may stay under
+    // `NoSchedule`.
     let against =
         |taint: &&taints::Taint| taint.effect == "NoExecute" && !taints::is_tolerated(pod, taint);
     predicate(
@@ -44,7 +44,7 @@ pub(super) fn check(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rej
     reasons
 }
 
-/// An amount in the unit in which the resource is counted.
+/// Returns an amount in the unit of the resource.
 pub(crate) fn amount(list: &Amounts, resource: &str) -> i64 {
     let of = if resource == CPU { Quantity::milli_value } else { Quantity::value };
     list.get(resource).map_or(0, of)
@@ -62,7 +62,7 @@ pub(super) fn insufficient(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> 
     };
     check(PODS, 1, i64::try_from(others.len()).unwrap_or(i64::MAX));
     let first = [CPU, MEMORY, EPHEMERAL_STORAGE];
-    // Extended resources the node knows nothing of are somebody else's.
+    // Extended resources that the node does not have are handled by another component.
     let is_ours = |name: &&str| {
         !first.contains(name)
             && (node.allocatable.contains_key(*name) || !resources::is_extended(name))
@@ -98,7 +98,7 @@ fn ports_collide(pod: &Pod, others: &[Neighbour<'_>]) -> bool {
     host_ports(pod).any(|port| taken.iter().any(|other| collide(port, other)))
 }
 
-/// The ports of the host that containers hold while the pod runs.
+/// Returns the host ports that containers hold while the pod runs.
 fn host_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     pod.containers()
         .filter(|(role, _)| matches!(role, Role::App | Role::Sidecar))

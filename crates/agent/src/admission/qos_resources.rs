@@ -1,8 +1,7 @@
-//! Classes of QoS resources: whether the node offers what a pod asks for, and has room in it.
+//! Checks that the node offers the QoS-class resources that a pod requests, and that they have capacity left.
 //!
 //! Every container in a class counts one, at the pod's worst moment; a pod-level resource counts one
-//! for the pod. What a pod names for a container-level resource is the class of those containers that
-//! name none.
+//! for the pod. The class that a pod names for a container-level resource is the default of its containers.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use objects::rules::pod::class_resources::full_name;
 use super::{Neighbour, Rejection};
 use crate::spec::{Container, Pod, QosResourceRequest};
 
-/// What a runtime offers, by full name of the resource.
+/// The offers of a runtime, by the full name of the resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClassOffer {
     pub resources: BTreeMap<String, Offered>,
@@ -19,9 +18,9 @@ pub struct ClassOffer {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offered {
-    /// Whether pods as a whole are in a class, and not containers.
+    /// True for a pod-level resource, false for a container-level one.
     pub for_pods: bool,
-    /// Classes with how many may be in each; zero is any number.
+    /// Classes with their capacity. Zero is unlimited.
     pub classes: BTreeMap<String, u64>,
 }
 
@@ -58,7 +57,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// How many a pod puts into which class at once.
+/// Returns how often a pod uses each class at the same time.
 fn uses(pod: &Pod, offer: &ClassOffer) -> Uses {
     let for_pods = |resource: &str| offer.resources.get(resource).is_none_or(|o| o.for_pods);
     let mut uses = Uses::new();
@@ -89,7 +88,7 @@ fn uses(pod: &Pod, offer: &ClassOffer) -> Uses {
     uses
 }
 
-/// Counts one container in.
+/// Counts one container.
 fn join(uses: &mut Uses, container: &Container, defaults: &BTreeMap<&str, &str>) {
     let mut classes = defaults.clone();
     let own = container.resources.qos_resources.iter();

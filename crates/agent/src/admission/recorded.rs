@@ -1,7 +1,7 @@
-//! Every rejection the recorded kubelet made, made again: same reason, same message.
+//! Replays every rejection of the recorded kubelet: same reason, same message.
 //!
-//! What the node was like and which pods it had is given with each line; the machine is the recorded
-//! one. A rejected line for which nothing is given fails the test.
+//! The state of the node and its pods is listed here for each line; the machine is the recorded one. A
+//! rejected line without an entry fails the test.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) fn node() -> Node {
     }
 }
 
-/// The manifests by id, with what admission plugins of the API server add.
+/// The manifests by id, with the fields that admission plugins of the API server add.
 struct Recorded {
     pods: BTreeMap<String, Pod>,
     rejected: BTreeMap<String, (String, String)>,
@@ -77,7 +77,7 @@ fn recorded() -> Recorded {
                 rejected.insert(id.clone(), (reason, bare.to_owned()));
             }
         }
-        // Static pods that are not let in have no object, only an event.
+        // A rejected static pod has no object, only an event.
         for event in line["events"].as_array().into_iter().flatten() {
             if line["family"] == "static" && event["reason"] == "UnexpectedAdmissionError" {
                 let text = |field: &str| event[field].as_str().unwrap().to_owned();
@@ -110,7 +110,7 @@ fn regular(nodes: u32, cores: u32, threads: u32, memory: u64) -> Topology {
     Topology::new(Parts { cpus: cpus.collect(), nodes: memory.collect(), distances }).unwrap()
 }
 
-/// A machine with the policies of a group of lines.
+/// Returns a machine with the policies of a group of lines.
 fn machine(group: &str) -> placement::Node {
     let (topology, reserved, options, policy) = match group {
         "numa" => {
@@ -139,7 +139,7 @@ fn machine(group: &str) -> placement::Node {
     }
 }
 
-/// Plans a pod after others; all of them have to fit.
+/// Plans a pod after others, all of which must fit.
 fn plan(group: &str, before: &[&Pod], pod: &Pod) -> Result<(), Rejection> {
     let machine = machine(group);
     let mut ledger = machine.empty_ledger();
@@ -151,15 +151,15 @@ fn plan(group: &str, before: &[&Pod], pod: &Pod) -> Result<(), Rejection> {
     planned.map(|_| ()).map_err(Rejection::Placement)
 }
 
-/// What placement and devices say of a pod.
+/// The result of placement and devices for a pod.
 type Allocate = Box<dyn Fn(&Recorded, &Pod) -> Result<(), Rejection>>;
 
-/// What a line's node was like.
+/// The state of a line's node.
 struct Scene {
     node: Node,
-    /// Pods the node had, that are recorded.
+    /// Recorded pods on the node.
     others: Vec<&'static str>,
-    /// What pods had that are not.
+    /// Resources of pods that are not recorded.
     used: Amounts,
     allocate: Allocate,
 }
@@ -185,7 +185,7 @@ fn scene(id: &str) -> Scene {
         _ if id.starts_with("numa-") => {
             scene.allocate = Box::new(|_, pod| plan("numa", &[], pod));
         }
-        // The devices' own answers.
+        // The answers of the devices.
         "device-too-many" => {
             scene.allocate = Box::new(|_, _| Err(Rejection::DevicesNotAligned));
         }
@@ -231,7 +231,7 @@ fn scene(id: &str) -> Scene {
         | "sec-apparmor-localhost"
         | "sec-apparmor-runtimedefault"
         | "sec-sysctl-unsafe" => {}
-        // A static pod is critical: what it lacks is told as what nobody could be preempted for.
+        // A static pod is critical, so its insufficient resources are reported as a failed preemption.
         "static-outofcpu-node-1" => {}
         _ => panic!("{id}: rejected, and nothing is given for it"),
     }
@@ -251,7 +251,7 @@ fn admission(all: &Recorded, id: &str) -> Admission {
 }
 
 #[test]
-fn recorded_rejections_are_made_for_the_same_reasons_in_the_same_words() {
+fn recorded_rejections_have_the_same_reasons_and_messages() {
     let all = recorded();
     for (id, (reason, message)) in &all.rejected {
         let Admission::Rejected(rejection) = admission(&all, id) else {
@@ -264,7 +264,7 @@ fn recorded_rejections_are_made_for_the_same_reasons_in_the_same_words() {
 }
 
 #[test]
-fn pods_that_ran_beside_the_rejected_ones_are_admitted() {
+fn pods_that_ran_with_the_rejected_ones_are_admitted() {
     let all = recorded();
     let admitted = [
         "taint-tolerated",

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::recorded::{amounts, node, pod};
 use super::*;
 
-/// Whether a pod is admitted, or the reason why not.
+/// Returns `admitted` or the reason of the rejection.
 fn reason(pod: &Pod, node: &Node, others: &[&Pod]) -> String {
     let others: Vec<Neighbour<'_>> = others.iter().map(|other| Neighbour::new(other)).collect();
     match admit(pod, node, &others, || Ok(())) {
@@ -21,7 +21,7 @@ fn asking(uid: &str, requests: &Value) -> Pod {
 }
 
 #[test]
-fn resources_are_checked_in_order_and_unknown_extended_ones_are_not() {
+fn resources_are_checked_in_order_without_unknown_extended_ones() {
     let check = |requests: Value, wanted: &str| {
         let neighbour = asking("n", &json!({"cpu": "700m", "example.com/known": "1"}));
         let mut node = node();
@@ -53,7 +53,7 @@ fn overhead_and_the_worst_moment_of_starting_count() {
 }
 
 #[test]
-fn selectors_names_ports_and_taints_have_their_say() {
+fn selectors_names_ports_and_taints_are_checked() {
     let holder = pod(json!({"spec": {"containers": [{"name": "c", "ports": [
         {"hostPort": 80, "hostIP": "10.0.0.1"}, {"hostPort": 53, "protocol": "UDP"},
     ]}]}}));
@@ -221,7 +221,7 @@ fn classes_are_counted_at_the_worst_moment_over_all_pods() {
 }
 
 #[test]
-fn the_weakest_promises_are_broken_first_and_as_few_as_will_do() {
+fn as_few_pods_as_possible_are_preempted_weakest_first() {
     let critical = |requests: Value| {
         let mut pod = asking("critical", &requests);
         pod.spec.priority = Some(2_000_001_000);
@@ -247,11 +247,11 @@ fn the_weakest_promises_are_broken_first_and_as_few_as_will_do() {
     check("1200m", "large small");
     check("1700m", "large small guaranteed");
     check("1800m", "UnexpectedAdmissionError");
-    // A pod too many goes without anybody's resources.
+    // The limit of pods is reached, whatever resources are free.
     let mut full = node();
     full.allocatable.extend(amounts(&[("pods", "4")]));
     assert_eq!(reason(&critical(json!({})), &full, &others), "besteffort");
-    // What is not for want of resources cannot be helped.
+    // Preemption helps only against insufficient resources.
     let mut lost = critical(json!({"cpu": "1"}));
     lost.spec.node_name = "node-2".to_owned();
     assert_eq!(reason(&lost, &node(), &others), "NodeName");

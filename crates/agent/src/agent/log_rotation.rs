@@ -1,5 +1,4 @@
-//! Logs that grow too large: [`keep`] has them rotated. While none is, it only asks the disk how large they
-//! are.
+//! Rotates logs that grow too large: [`keep`]. Between rotations it only reads file sizes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,14 +13,14 @@ use crate::context::Hands;
 use crate::runtime::logs::rotate::{Outcome, Policy};
 use crate::runtime::observed::RuntimeId;
 
-/// The log of a container that runs.
+/// The log of a running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningLog {
     pub container: RuntimeId,
     pub path: PathBuf,
 }
 
-/// Looks at the logs of all containers that run, again and again.
+/// Checks the logs of all running containers periodically.
 pub(super) async fn keep(
     hands: Arc<Hands>,
     policy: Policy,
@@ -48,7 +47,7 @@ pub(super) async fn keep(
                     info!(log = %path.display(), to = %to.display(), "log rotated");
                 }
                 Ok(Outcome::Kept | Outcome::Made) => {}
-                // It may have ended since. Whoever still runs is tried again.
+                // The container may have exited. A log of a running container is tried again.
                 Err(error) => warn!(%error, "log not rotated"),
             }
         }

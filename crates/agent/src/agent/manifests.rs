@@ -1,4 +1,4 @@
-//! Static pods of the agent: where their manifests are ([`settings`]), and what is told of them
+//! Static pods of the agent: the location of their manifests ([`settings`]), and their changes
 //! ([`follow`]).
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::node::Description;
 use crate::observability::events::Told;
 use crate::pods::static_pods::{self, Settings};
 
-/// `None` if no place is configured.
+/// Returns `None` if no location is configured.
 pub(super) fn settings(node: &Description) -> Option<Settings> {
     let path = node.config.static_pod_path.as_ref().filter(|path| !path.is_empty())?;
     Some(Settings {
@@ -24,7 +24,7 @@ pub(super) fn settings(node: &Description) -> Option<Settings> {
     })
 }
 
-/// Hands on what is found for as long as anybody listens.
+/// Forwards the static pods until the receiver is gone.
 pub(super) async fn follow(
     hands: Arc<Hands>,
     settings: Settings,

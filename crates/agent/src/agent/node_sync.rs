@@ -1,5 +1,5 @@
-//! What the Node object and the runtime say that admission and requests go by: [`take`], and [`keep`],
-//! which follows them.
+//! Copies labels, taints and allocatable from the Node object, and features from the runtime, for
+//! admission: [`take`] once, [`keep`] on every change.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,7 +10,7 @@ use crate::admission;
 use crate::context::Hands;
 use crate::node::{RuntimeHealth, qos_resources};
 
-/// Follows both for as long as it is polled.
+/// Repeats [`take`] on every change, as long as it is polled.
 pub(super) async fn keep(
     hands: Arc<Hands>,
     node: Arc<RwLock<admission::Node>>,
@@ -31,7 +31,7 @@ pub(super) async fn keep(
     }
 }
 
-/// Takes labels, taints, allocatable amounts and what the runtime offers.
+/// Copies labels, taints, allocatable and the features of the runtime.
 pub(super) fn take(
     hands: &Hands,
     node: &RwLock<admission::Node>,

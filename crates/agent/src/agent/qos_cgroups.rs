@@ -1,5 +1,5 @@
-//! What all pods have together, and each class of them: [`keep`] makes their cgroups, and gives them new
-//! limits when pods come and go.
+//! Cgroups above the pods: [`keep`] makes the one of all pods and the one of each QoS class, and updates
+//! their limits when pods come and go.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::context::Hands;
 use crate::runtime::cgroups;
 use crate::spec::Amounts;
 
-/// What the machine has without what is reserved for others. What is kept back for eviction is in it: it
-/// is pods that are evicted. Of CPUs there are `milli_cpus`, as placement knows what a list of reserved
-/// ones comes to.
+/// Returns the resources of the machine without the reserved ones. Memory held back for eviction is
+/// included, because pods use it until they are evicted. `milli_cpus` comes from placement, which knows
+/// the list of reserved CPUs.
 pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64) -> Amounts {
     let topology = &machine.topology;
     let mut amounts = Amounts::from([
@@ -40,7 +40,7 @@ pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64
     amounts
 }
 
-/// Keeps the cgroups true for as long as it is polled.
+/// Keeps the cgroups up to date as long as it is polled.
 pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
     let mut active = hands.active.subscribe();
     loop {
@@ -48,7 +48,7 @@ pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
         let Some(cgroups) = hands.cgroups.clone() else { return };
         let (facts, amounts) = (hands.facts(), amounts.clone());
         let done = tokio::task::spawn_blocking(move || {
-            // As many as the machine allows: pods have limits of their own.
+            // The limit of the machine: pods have limits of their own.
             let pids = host::os::facts::process_ids().ok().flatten().map(|of| of.max);
             let all = cgroups::of_all_pods(&facts, &amounts, pids);
             cgroups.ensure_classes(&facts, &all, pods.iter().map(AsRef::as_ref))

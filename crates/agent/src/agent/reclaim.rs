@@ -1,14 +1,14 @@
-//! Reclaiming what runs short: [`keep`] watches the machine and the disk pods use, throws away images that
-//! nobody needs, and has pods evicted, one at a time.
+//! Reclaims memory and disk: [`keep`] watches the machine and the disk usage of pods, removes unused images
+//! and evicts pods, one at a time.
 //!
 //! ```text
 //!   eviction::watch ──▶ pressure ──▶ node, admission
-//!          └──▶ order ──▶ images that nobody uses ──nothing freed──▶ one pod, until it is gone
-//!   every 10 s: pods over limits of their own ──▶ evicted          every 5 min: images by age and disk
+//!          └──▶ order ──▶ unused images ──nothing freed──▶ one pod, until it is gone
+//!   every 10 s: pods over their own limits ──▶ evicted          every 5 min: images by age and disk
 //! ```
 //!
-//! What is to be done is decided by `eviction` and `gc`. While nothing is short only the machine itself is
-//! looked at, and of pods those alone that have a limit to break.
+//! `eviction` and `gc` decide. While nothing runs short, only the machine and the pods with limits of their
+//! own are measured.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -37,16 +37,16 @@ use crate::runtime::cgroups::PodCgroups;
 use crate::spec::Pod;
 use crate::status::End;
 
-/// Between two looks at what pods use of the disk. Upstream's figure.
+/// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
-/// Between two looks at images. Upstream's figure.
+/// Interval between two image collections. Upstream's value.
 const IMAGES_EVERY: Duration = Duration::from_secs(5 * 60);
-/// How long to wait for an evicted pod beyond its grace. Upstream's figure.
+/// Time to wait for an evicted pod after its grace period. Upstream's value.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two questions to a runtime that does not answer.
+/// Interval between two requests to a runtime that does not answer.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What reclaiming goes by.
+/// Inputs of reclaiming.
 #[derive(Debug)]
 pub(super) struct Settings {
     node: String,
@@ -66,7 +66,7 @@ impl Settings {
     }
 }
 
-/// Admission goes by the pressure that is told.
+/// Sends the reported pressure to admission.
 pub(super) async fn tell_admission(
     node: Arc<RwLock<admission::Node>>,
     mut pressure: watch::Receiver<Pressure>,
@@ -89,7 +89,7 @@ fn names(pressure: Pressure) -> Vec<String> {
     all.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Goes on for as long as it is polled.
+/// Runs as long as it is polled.
 pub(super) async fn keep(
     hands: Arc<Hands>,
     settings: Settings,
@@ -120,8 +120,8 @@ pub(super) async fn keep(
     tokio::join!(watching, reclaimer.run(orders));
 }
 
-/// Where the runtime keeps images, asked until it answers; `None` if it does not know or the place is
-/// nowhere here.
+/// Returns the directory of the runtime's images, or `None` if the runtime does not report one that
+/// exists here. Asks until the runtime answers.
 async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
     let answer = loop {
         match runtime.call(v1::ImageFsInfoRequest::default()).await {
@@ -135,7 +135,7 @@ async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Whether two places are on file systems of their own.
+/// Returns true if two paths are on different file systems.
 fn differ(one: &Path, other: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|of| owners::identity(&of).0);
     matches!((device(one), device(other)), (Ok(one), Ok(other)) if one != other)
@@ -144,9 +144,9 @@ fn differ(one: &Path, other: &Path) -> bool {
 struct Reclaimer {
     hands: Arc<Hands>,
     settings: Settings,
-    /// Where images are.
+    /// The directory of images.
     images: PathBuf,
-    /// Whether that is a file system of their own.
+    /// True if images have a file system of their own.
     image_disk: bool,
     began: Instant,
     known: gc::Images,
@@ -161,14 +161,14 @@ impl Reclaimer {
             timer
         };
         let (mut storage, mut images) = (timer(STORAGE_EVERY), timer(IMAGES_EVERY));
-        // What is on the disk now is known from now on.
+        // Images that are on the disk now count as detected now.
         self.look_at_images().await;
         loop {
             tokio::select! {
                 order = orders.recv() => {
                     let Some(order) = order else { return };
                     self.reclaim(&order).await;
-                    // One that was given meanwhile is out of date.
+                    // An order that arrived in the meantime is out of date.
                     let _ = orders.try_recv();
                 }
                 _ = storage.tick(), if self.settings.of_node.local_storage_isolation => {
@@ -183,12 +183,12 @@ impl Reclaimer {
         Arc::clone(&self.hands.active.borrow())
     }
 
-    /// Frees something of what is short.
+    /// Frees some of the resource that runs short.
     async fn reclaim(&mut self, order: &Reclaim) {
         warn!(resource = order.resource, signal = %order.signal, "the node runs short");
         let told = Told::ReclaimsFor { resource: order.resource.to_owned() };
         self.hands.recorder.node(&self.settings.node, told);
-        // What that does is to be seen before anybody goes.
+        // Let the removal take effect before a pod is evicted.
         if order.collect_garbage && self.remove_unused(u64::MAX).await > 0 {
             return;
         }
@@ -218,7 +218,7 @@ impl Reclaimer {
         }
     }
 
-    /// Pods that use more of the disk than they may.
+    /// Evicts pods that exceed their limits of disk usage.
     async fn check_storage(&self) {
         let limited = |pod: &&Arc<Pod>| has_storage_limit(pod);
         let pods: Vec<Arc<Pod>> = self.active().iter().filter(limited).cloned().collect();
@@ -237,7 +237,7 @@ impl Reclaimer {
         }
     }
 
-    /// Has a pod ended, and waits until it has given back what it had.
+    /// Evicts a pod and waits until it has released its resources.
     async fn evict(&self, victim: Victim, disruption: Option<String>) {
         let Victim { pod_uid, message, grace_seconds } = victim;
         info!(pod = pod_uid, why = message, "evicted");
@@ -249,7 +249,7 @@ impl Reclaimer {
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
         let mut active = self.hands.active.subscribe();
         let gone = |pods: &Arc<Vec<Arc<Pod>>>| !pods.iter().any(|pod| pod.metadata.uid == pod_uid);
-        // One that takes longer is not waited for: others may have to go.
+        // After that time the next pod may be evicted.
         let _ = tokio::time::timeout(grace + PATIENCE, active.wait_for(gone)).await;
     }
 
@@ -261,8 +261,8 @@ impl Reclaimer {
         ImagePolicy::of(&self.settings.of_node)
     }
 
-    /// Takes note of images and of who uses them: when that was, if it was possible. What is in use then
-    /// is in use for a choice of that time, and for no later one.
+    /// Records the images and which of them are in use, and returns the time of the record, or `None` if
+    /// the runtime failed. A selection of images is valid only for that time.
     async fn look_at_images(&mut self) -> Option<gc::Millis> {
         let (images, used, sandbox) = seen(&self.hands.runtime).await.ok()?;
         let now = self.now();
@@ -270,7 +270,7 @@ impl Reclaimer {
         Some(now)
     }
 
-    /// Images that nobody has used for long, and as many as it takes when the disk fills up.
+    /// Removes images that were unused for long, and more of them when the disk is almost full.
     async fn collect_images(&mut self) {
         let Some(now) = self.look_at_images().await else { return };
         let policy = self.policy();
@@ -288,7 +288,7 @@ impl Reclaimer {
         }
     }
 
-    /// Removes images that nobody uses until so many bytes are free. How many that were.
+    /// Removes unused images until `bytes` are free. Returns how many bytes were freed.
     async fn remove_unused(&mut self, bytes: u64) -> u64 {
         let Some(now) = self.look_at_images().await else { return 0 };
         let chosen = self.known.free(bytes, &self.policy(), now);
@@ -314,7 +314,7 @@ impl Reclaimer {
     }
 }
 
-/// Images, the names by which containers use some, and the image of sandboxes.
+/// Returns the images, the names of the images in use, and the sandbox image.
 async fn seen(runtime: &cri::Client) -> Result<(Vec<Image>, BTreeSet<String>, String), cri::Error> {
     let images = runtime.call(v1::ListImagesRequest::default()).await?.images;
     let containers = runtime.call(v1::ListContainersRequest::default()).await?.containers;
@@ -327,7 +327,8 @@ async fn seen(runtime: &cri::Client) -> Result<(Vec<Image>, BTreeSet<String>, St
     Ok((images.into_iter().map(Image::from).collect(), used, sandbox_image(&status)))
 }
 
-/// What containerd says of its configuration. Newer runtimes pin the image, which serves as well.
+/// Returns the sandbox image from containerd's configuration. Newer runtimes pin it instead, which has
+/// the same effect.
 fn sandbox_image(status: &v1::StatusResponse) -> String {
     let config = status.info.get("config").and_then(|text| serde_json::from_str(text).ok());
     let config: serde_json::Value = config.unwrap_or_default();
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_of_sandboxes_is_where_containerd_says_it() {
+    fn the_sandbox_image_is_read_from_containerds_status() {
         let mut status = v1::StatusResponse::default();
         assert_eq!(sandbox_image(&status), "");
         let config = json!({"sandboxImage": "registry/pause:3.6"}).to_string();

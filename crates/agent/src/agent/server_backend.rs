@@ -1,5 +1,5 @@
-//! What the agent's server is told: [`Answers`], from the board, the configuration, the counters and what
-//! is measured when somebody asks.
+//! Backend of the agent's server: pods from the cache, configuration, metrics, and statistics that are
+//! measured on request.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::observability::stats::Stats;
 use crate::server::{self, configz};
 use crate::status;
 
-/// Answers in the agent's name.
+/// Answers the requests of the agent's server.
 #[derive(Debug)]
 pub(super) struct Answers {
     hands: Arc<Hands>,
@@ -30,7 +30,7 @@ impl Answers {
         Answers { hands, configuration, stats, began }
     }
 
-    /// When the agent was started, as it is told wherever figures are.
+    /// Returns the start time of the agent in the format of statistics.
     fn start(&self) -> String {
         let name = "process_start_time_seconds";
         let mut text = Text::default();

@@ -1,15 +1,14 @@
-//! The truth check: whether containers really are where they were put. [`findings`] compares, [`check`]
-//! looks at all of them and puts right what is not, [`audit`] looks at the whole node.
+//! The cpuset reconciler. [`findings`] compares allocated with effective resources, [`check`] compares and
+//! repairs all containers, [`audit`] checks the whole node.
 //!
 //! ```text
-//!   book, pool ──▶ told ──┐
-//!                         ├──▶ findings ──▶ repaired, counted, told in an event with who is suspected
-//!   cgroups, /proc ───────┘
+//!   ledger, tracker ──▶ allocated ──┐
+//!                                   ├──▶ findings ──▶ repair, metric, event with the suspected cause
+//!   cgroups, /proc ─────────────────┘
 //! ```
 //!
-//! A container may narrow where its own threads run, as long as it stays within what it has: that is its
-//! right, and no finding. Where nothing can be read of a process, what the runtime says of the container is
-//! taken instead, and where it says nothing nothing is found.
+//! A container may restrict its own threads to a part of its CPUs; that is not a difference. If a process
+//! cannot be read, the status of the runtime is compared instead, and without a status there are no findings.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,24 +33,24 @@ pub use contention::{Rival, Surroundings, rivals};
 pub use history::{Fight, History};
 pub use pass::{Checked, check, cpus_in_use, keep};
 
-/// Something that is not as it was told.
+/// A difference between the allocated and the effective resources of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "camelCase")]
 pub enum Finding {
     /// The cgroup has other CPUs.
     Cpus { found: CpuSet, told: CpuSet },
-    /// It has other memory nodes.
+    /// The cgroup has other memory nodes.
     Mems { found: BTreeSet<NumaId>, told: BTreeSet<NumaId> },
-    /// A thread may run where its container may not.
+    /// A thread may run on CPUs outside those of its container.
     Thread { thread: u32, found: CpuSet, told: CpuSet },
-    /// A thread may have memory where its container may not.
+    /// A thread may allocate memory outside the nodes of its container.
     ThreadMems { thread: u32, found: BTreeSet<NumaId>, told: BTreeSet<NumaId> },
-    /// Windows: other processors, by group and mask. Nothing found is any processor.
+    /// Windows: other processors, by group and mask. An empty `found` is any processor.
     Groups { found: String, told: String },
 }
 
 impl Finding {
-    /// As counters have it.
+    /// The value of the metrics label.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -88,8 +87,8 @@ fn listed(nodes: &BTreeSet<NumaId>) -> String {
     nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// What is not as the container was told, of what the kernel holds its processes to. CPUs that are
-/// switched off are nobody's fault; `online` are the others.
+/// Compares the allocation with what the kernel enforces for the processes of the container. Offline CPUs
+/// are not a difference; `online` are the others.
 #[must_use]
 pub fn findings(told: &Placed, found: &InForce, online: Option<&CpuSet>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -105,13 +104,13 @@ pub fn findings(told: &Placed, found: &InForce, online: Option<&CpuSet>) -> Vec<
 
 fn of_cpus(told: &Placed, found: &InForce, there: &CpuSet) -> Option<Finding> {
     let of = |found: &CpuSet| Some(Finding::Cpus { found: found.clone(), told: told.cpus.clone() });
-    // Version 1 forgets CPUs that are switched off, version 2 remembers what was written. Where nothing
-    // was written it is what the cgroup above has.
+    // cgroup v1 forgets offline CPUs, v2 remembers the written set. An empty set means that of the parent
+    // cgroup.
     let written = if found.cpus.is_empty() { &found.effective_cpus } else { &found.cpus };
     if !written.is_empty() && *written != told.cpus && written != there {
         return of(written);
     }
-    // Written as it should be, and yet a cgroup above has less.
+    // The written set is right, but a parent cgroup has fewer CPUs.
     if !found.effective_cpus.is_empty() && found.effective_cpus != *there {
         return of(&found.effective_cpus);
     }
@@ -140,8 +139,8 @@ fn threads(found: &InForce) -> impl Iterator<Item = &ThreadSeen> {
     found.processes.iter().flat_map(|process| &process.threads)
 }
 
-/// What is not as the container was told, of what its runtime says of it. A runtime of Windows that says
-/// what it has, and has no processors among it, did not take the field; one of Linux may leave it out.
+/// Compares the allocation with the status that the runtime reports. A Windows runtime that reports
+/// resources without processors ignored the field; a Linux runtime may leave it out.
 #[must_use]
 pub fn said(os: OsName, told: &Placed, says: &v1::ContainerResources) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -174,7 +173,7 @@ pub fn said(os: OsName, told: &Placed, says: &v1::ContainerResources) -> Vec<Fin
     findings
 }
 
-/// `group 0 mask 0x3, group 1 mask 0x1`, whatever the order they came in.
+/// Formats `group 0 mask 0x3, group 1 mask 0x1`, sorted by group.
 fn groups(of: &[v1::WindowsCpuGroupAffinity]) -> String {
     let mut of: Vec<(u32, u64)> = of.iter().map(|one| (one.cpu_group, one.cpu_mask)).collect();
     of.sort_unstable();

@@ -21,7 +21,7 @@ use crate::runtime::lower::{Placed, update};
 use crate::runtime::observed::{ContainerState, RuntimeId};
 use crate::runtime::relist::Brief;
 
-/// How many containers are moved at a time.
+/// Number of containers that are moved at a time.
 const AT_A_TIME: usize = 8;
 
 /// A container that could not be moved.
@@ -33,7 +33,7 @@ pub struct NotMoved {
     pub cause: cri::Error,
 }
 
-/// The containers that run or are about to, and where each was told to be.
+/// The containers that run or are about to start, with the cpuset that each was given.
 #[derive(Debug, Default)]
 pub struct Pool {
     entered: Mutex<BTreeMap<RuntimeId, Slot>>,
@@ -41,7 +41,7 @@ pub struct Pool {
     moving: tokio::sync::Mutex<()>,
 }
 
-/// A container of the pool.
+/// A tracked container.
 #[derive(Debug)]
 struct Slot {
     entry: Entry,
@@ -72,7 +72,7 @@ impl Pool {
     /// until the returned value is dropped, after the runtime has started it.
     pub async fn enter(&self, id: &RuntimeId, entry: Entry) -> Starting {
         let busy: Arc<tokio::sync::Mutex<()>> = Arc::default();
-        // Nobody else has the lock yet, so this does not wait.
+        // No other task has the lock yet, so this does not wait.
         let held = Arc::clone(&busy).lock_owned().await;
         self.entries().insert(id.clone(), Slot { entry, busy });
         Starting { _busy: held }
@@ -123,9 +123,9 @@ impl Pool {
         self.moving.lock().await
     }
 
-    /// Moves every container that is not exclusive to where `place` says, and returns how many had to move.
-    /// Containers that get CPUs of their own are moved last, when all others have left these CPUs.
-    /// A container that starts meanwhile is waited for. One that has ended does not count.
+    /// Moves every container without exclusive CPUs to the result of `place`, and returns how many had to
+    /// move. Containers that get exclusive CPUs are moved last, after all others have left these CPUs. A
+    /// container that is starting is waited for. One that has exited does not count.
     pub async fn follow(
         &self,
         runtime: &cri::Client,
@@ -155,7 +155,7 @@ impl Pool {
         Ok(moved)
     }
 
-    /// Moves one container, unless it is there by the time it has started.
+    /// Moves one container, unless it is already there when it has started.
     async fn follow_one(
         &self,
         runtime: &cri::Client,
@@ -176,7 +176,7 @@ impl Pool {
         Some(busy.lock_owned().await)
     }
 
-    /// Moves a container, which is waited for if it starts.
+    /// Moves a container. Waits for it if it is starting.
     pub async fn put(
         &self,
         runtime: &cri::Client,
@@ -232,7 +232,7 @@ fn target(entry: &Entry, place: &impl Fn(&Entry) -> Placed) -> Option<Placed> {
     (!target.cpus.is_empty() && target != entry.placed).then_some(target)
 }
 
-/// Whether there is nothing left that could run on the wrong CPUs.
+/// Returns true if no process of the container can run on the wrong CPUs.
 async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
     let request = cri::v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
     match runtime.call(request).await {
@@ -251,7 +251,7 @@ mod tests {
     use crate::runtime::relist::ContainerBrief;
 
     #[test]
-    fn what_runs_at_the_start_is_taken_up_and_the_dead_are_not() {
+    fn only_running_containers_are_adopted_at_the_start() {
         let container = |name: &str, state: ContainerState| ContainerBrief {
             attempt: 0,
             name: name.to_owned(),
@@ -276,7 +276,7 @@ mod tests {
             Some(Entry { pod_uid, container, placed: placed.clone() })
         };
         assert_eq!(pool.entry(&"1".to_owned()), entry("own", &own));
-        // Where it is nobody remembers.
+        // Its cpuset is unknown.
         assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &Placed::default()));
         assert_eq!(pool.all().len(), 2);
         pool.found(&"2".to_owned(), shared.clone());

@@ -1,15 +1,17 @@
-//! What pods were given of what can change while they run, remembered across restarts: [`Allocations`].
+//! The allocated resources of pods that can change while the pods run, stored on disk: [`Allocations`].
 //!
 //! ```text
 //!   wanted (the API) ──admitted──▶ allocated (on disk) ──applied──▶ actuated (on disk)
 //! ```
 //!
-//! The files are the kubelet's, `allocated_pods_state` and `actuated_pods_state`, so that either agent
-//! can take over from the other; classes of QoS resources are beside the amounts, where the kubelet does
-//! not look. The second file has every pod, because a kubelet restarts containers whose resize policy is
-//! `RestartContainer` if they are missing there. A pod that is missing in a file of an older Berth has what
-//! it is allocated. Written whole or not at all,
-//! and not synced: when power fails nothing of any pod runs, and all are let in anew. Decides nothing.
+//! The files are the kubelet's, `allocated_pods_state` and `actuated_pods_state`, so that the agent and the
+//! kubelet can take over from each other. Classes of QoS resources are stored in a field that the kubelet
+//! ignores. The second file has every pod, because a kubelet restarts containers whose resize policy is
+//! `RestartContainer` if they are missing there. A pod that is missing in a file of an older Berth has the
+//! resources that it is allocated.
+//!
+//! Files are written atomically but not synced: after a power failure no pod runs, and all are admitted
+//! again. This module makes no decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +26,7 @@ use thiserror::Error;
 
 use crate::spec::{Amounts, Container, Pod, QosResourceRequest, Requirements};
 
-/// What was allocated, and what of it is not in force yet.
+/// The files of allocated and of actuated resources.
 const FILES: [&str; 2] = ["allocated_pods_state", "actuated_pods_state"];
 const DRAFT: &str = "pods_state.new";
 
@@ -36,15 +38,15 @@ pub struct AllocationError {
     cause: std::io::Error,
 }
 
-/// A file that cannot be used. Pods it had are taken to have what the API says.
+/// A file that cannot be parsed. Its pods are assumed to have the resources of their specs in the API.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{path} cannot be used: {why}; pods are taken to have what the API says")]
+#[error("{path} cannot be used: {why}; pods are assumed to have the resources of their specs in the API")]
 pub struct Unusable {
     path: String,
     why: String,
 }
 
-/// What one container, or a pod as a whole, was given.
+/// The allocated resources of one container, or of a pod as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Given {
@@ -72,20 +74,20 @@ impl Given {
         requirements.qos_resources.clone_from(&self.classes);
     }
 
-    /// Whether both have the same of a resource.
+    /// Returns true if both have equal amounts of a resource.
     #[must_use]
     pub fn agrees_on(&self, resource: &str, other: &Given) -> bool {
         same(self.limits.get(resource), other.limits.get(resource))
             && same(self.requests.get(resource), other.requests.get(resource))
     }
 
-    /// Whether both have the same of everything that can change.
+    /// Returns true if both have equal amounts of all resources that can change.
     #[must_use]
     pub fn agrees(&self, other: &Given) -> bool {
         self.agrees_on(CPU, other) && self.agrees_on(MEMORY, other) && self.classes == other.classes
     }
 
-    /// Takes over what the other has of a resource.
+    /// Copies the amounts of a resource from the other.
     pub fn take(&mut self, resource: &str, other: &Given) {
         let lists = [(&mut self.limits, &other.limits), (&mut self.requests, &other.requests)];
         for (mine, theirs) in lists {
@@ -97,24 +99,24 @@ impl Given {
     }
 }
 
-/// Amounts of nothing and no amounts are one.
+/// Compares two amounts; a zero amount equals a missing one.
 fn same(one: Option<&Quantity>, other: Option<&Quantity>) -> bool {
     let some = |amount: Option<&Quantity>| amount.filter(|amount| !amount.is_zero()).cloned();
     some(one) == some(other)
 }
 
-/// What the containers of a pod were given, and the pod as a whole.
+/// The allocated resources of a pod's containers and of the pod as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct PodGiven {
     pub container_resources: BTreeMap<String, Given>,
     pub pod_level_resources: Option<Given>,
-    /// The kubelet's, and kept for it.
+    /// Written by the kubelet and preserved for it.
     empty_dir_volume_limits: Option<serde_json::Value>,
 }
 
 impl PodGiven {
-    /// What the spec asks for.
+    /// Returns the resources of the spec.
     #[must_use]
     pub fn of(pod: &Pod) -> PodGiven {
         let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
@@ -127,7 +129,7 @@ impl PodGiven {
         }
     }
 
-    /// The pod as it would be if it had asked for this.
+    /// Returns the pod with these resources in its spec.
     #[must_use]
     pub fn put(&self, pod: &Pod) -> Pod {
         let mut pod = pod.clone();
@@ -142,15 +144,15 @@ impl PodGiven {
         pod
     }
 
-    /// What a container was given; what it asks for if nobody knows.
+    /// Returns the allocated resources of a container, or those of its spec if the allocation is unknown.
     #[must_use]
     pub fn container(&self, container: &Container) -> Given {
         let found = self.container_resources.get(&container.name).cloned();
         found.unwrap_or_else(|| Given::of(&container.resources))
     }
 
-    /// Returns the amounts as a kubelet records them once they are in force: a container without a limit of
-    /// its own has the limit of its pod.
+    /// Returns the resources as a kubelet records them once they are actuated: a container without its own
+    /// limit has the limit of its pod.
     fn in_force(mut self) -> PodGiven {
         let Some(level) = &self.pod_level_resources else { return self };
         for given in self.container_resources.values_mut() {
@@ -161,7 +163,7 @@ impl PodGiven {
         self
     }
 
-    /// Takes away what [`PodGiven::in_force`] has added to what was allocated.
+    /// Removes the limits that [`PodGiven::in_force`] added to the allocated ones.
     fn without_inherited(&mut self, allocated: &PodGiven) {
         let Some(level) = &self.pod_level_resources else { return };
         for (name, given) in &mut self.container_resources {
@@ -173,7 +175,7 @@ impl PodGiven {
         }
     }
 
-    /// Whether both have the same of everything that can change.
+    /// Returns true if both have equal amounts of all resources that can change.
     #[must_use]
     pub fn agrees(&self, other: &PodGiven) -> bool {
         let level = |of: &PodGiven| of.pod_level_resources.clone().unwrap_or_default();
@@ -188,24 +190,24 @@ impl PodGiven {
     }
 }
 
-/// Checks whether containers inherit the pod's limit of a resource.
+/// Returns true if containers inherit the pod's limit of a resource.
 fn is_inherited(resource: &str) -> bool {
     [CPU, MEMORY].contains(&resource)
 }
 
 type Entries = BTreeMap<String, PodGiven>;
 
-/// What the pods of the node were given.
+/// The allocated and actuated resources of the node's pods.
 #[derive(Debug)]
 pub struct Allocations {
     directory: PathBuf,
     allocated: Entries,
-    /// Only of pods that do not have what they were allocated.
+    /// Contains only pods whose actuated resources differ from the allocated ones.
     actuated: Entries,
 }
 
 impl Allocations {
-    /// Takes up what the files say.
+    /// Loads the files.
     pub fn open(directory: &Path) -> Result<(Allocations, Vec<Unusable>), AllocationError> {
         let mut unusable = Vec::new();
         let mut load = |file: &str| -> Result<Entries, AllocationError> {
@@ -221,7 +223,7 @@ impl Allocations {
             }))
         };
         let (allocated, mut actuated) = (load(FILES[0])?, load(FILES[1])?);
-        // The file has all pods, also those that have what they were allocated.
+        // The file has all pods, also those whose actuated resources equal the allocated ones.
         actuated.retain(|uid, has| {
             let Some(to_have) = allocated.get(uid) else { return false };
             has.without_inherited(to_have);
@@ -230,19 +232,20 @@ impl Allocations {
         Ok((Allocations { directory: directory.to_owned(), allocated, actuated }, unusable))
     }
 
-    /// What a pod was allocated, if that is known.
+    /// Returns the allocated resources of a pod, if known.
     #[must_use]
     pub fn allocated(&self, uid: &str) -> Option<&PodGiven> {
         self.allocated.get(uid)
     }
 
-    /// What is in force for a pod, if that is not what it was allocated.
+    /// Returns the actuated resources of a pod, if they differ from the allocated ones.
     #[must_use]
     pub fn actuated(&self, uid: &str) -> Option<&PodGiven> {
         self.actuated.get(uid)
     }
 
-    /// Gives a pod something else. What it had so far is in force until somebody says otherwise.
+    /// Allocates other resources to a pod. Its previous resources stay actuated until
+    /// [`Allocations::actuate`].
     pub fn allocate(&mut self, uid: &str, mut given: PodGiven) -> Result<(), AllocationError> {
         let before = self.allocated.get(uid).cloned();
         if let Some(before) = &before {
@@ -253,7 +256,8 @@ impl Allocations {
         }
         if let Some(before) = before {
             let has = self.actuated.get(uid).cloned().unwrap_or(before);
-            // First what it has: without it the new amounts would be taken to be in force.
+            // Save the actuated resources first: otherwise the new allocation would be assumed to be
+            // actuated.
             self.set_actuated(uid, Some(has))?;
         }
         let before = self.allocated.insert(uid.to_owned(), given);
@@ -273,7 +277,8 @@ impl Allocations {
         }
     }
 
-    /// What a container has now. Whether that was the last thing the pod did not have.
+    /// Records the actuated resources of a container. Returns true if the pod now has all allocated
+    /// resources.
     pub fn actuate(
         &mut self,
         uid: &str,
@@ -285,8 +290,8 @@ impl Allocations {
         })
     }
 
-    /// What the pod as a whole has now; see [`Allocations::actuate`]. It may have been allocated something
-    /// else since that was begun.
+    /// Records the actuated resources of the pod as a whole; see [`Allocations::actuate`]. The allocation may
+    /// have changed since the actuation started.
     pub fn actuate_pod(
         &mut self,
         uid: &str,
@@ -314,12 +319,12 @@ impl Allocations {
         }
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes a pod that is gone.
     pub fn forget(&mut self, uid: &str) -> Result<(), AllocationError> {
         self.keep(|known| known != uid)
     }
 
-    /// Forgets all pods but those.
+    /// Removes all pods except those selected.
     pub fn keep(&mut self, is_kept: impl Fn(&str) -> bool) -> Result<(), AllocationError> {
         let size = self.allocated.len();
         self.allocated.retain(|uid, _| is_kept(uid));
@@ -354,7 +359,7 @@ impl Allocations {
     }
 }
 
-/// Writes a file that nobody else may read, in the place of whatever is there.
+/// Writes a file that only the agent's user can read, replacing an existing one.
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -385,14 +390,14 @@ fn parse(text: &[u8]) -> Result<Entries, String> {
     let checkpoint: Checkpoint = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let computed = text_checksum(&checkpoint.data);
     if computed != checkpoint.checksum {
-        return Err(format!("its checksum is {}, and should be {computed}", checkpoint.checksum));
+        return Err(format!("checksum mismatch: {}, expected {computed}", checkpoint.checksum));
     }
     let data: Data = serde_json::from_str(&checkpoint.data).map_err(|error| error.to_string())?;
     Ok(data.entries)
 }
 
 fn render(entries: Entries) -> String {
-    // Maps with keys of text: there is nothing that could not be written.
+    // Maps with string keys always serialize.
     let data = serde_json::to_string(&Data { entries }).unwrap_or_default();
     let checkpoint = Checkpoint { checksum: text_checksum(&data), data };
     serde_json::to_string(&checkpoint).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! The node's book: what it has handed out, on disk before anybody relies on it: [`Book`].
+//! The node's ledger on disk: [`Book`]. An assignment is on disk before a container uses it.
 //!
-//! The files are the kubelet's, `cpu_manager_state` and `memory_manager_state`, so that either agent can
-//! take over from the other. What of them no longer fits machine or configuration is named and let go;
-//! the rest stays, and the old files are kept beside the new ones. Deciding is `placement`'s; nobody is
-//! told here.
+//! The files are the kubelet's, `cpu_manager_state` and `memory_manager_state`, so that the agent and the
+//! kubelet can take over from each other. Assignments that no longer fit the machine or the configuration are
+//! reported and dropped; the others stay, and the old files are kept as backups. `placement` makes the
+//! decisions. This module sends no events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,55 +28,56 @@ pub enum BookError {
     Read { path: String, cause: std::io::Error },
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Something was handed out or came back since it was planned: it is to be planned anew.
-    #[error("the book has changed since this was planned")]
+    /// The ledger changed since the placement was planned. Plan it again.
+    #[error("the ledger changed since the placement was planned")]
     Stale,
 }
 
-/// A placement, and what it was planned against.
+/// A placement, and the edition of the ledger that it was planned against.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
     pub placement: Placement,
     edition: u64,
 }
 
-/// What opening a book brought to light.
+/// A finding of opening the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Found {
-    /// A file that cannot be read as a state. Those who run are given places anew.
-    #[error("{path} cannot be used: {cause}; nothing of it is kept")]
+    /// A file that cannot be parsed. Running pods are placed again.
+    #[error("{path} cannot be used: {cause}; its contents are discarded")]
     Unusable { path: String, cause: StateFileError },
     #[error(transparent)]
     Changed(Change),
-    #[error("the file as it was: {0}")]
+    #[error("a backup of the old file is in {0}")]
     Kept(String),
 }
 
-/// What the node has handed out.
+/// The resources that the node has assigned.
 #[derive(Debug)]
 pub struct Book {
     node: Node,
     ledger: Ledger,
-    /// How often the ledger has changed.
+    /// The number of changes of the ledger since it was opened.
     edition: u64,
     directory: PathBuf,
     /// The placements of pods that were admitted since the start.
     placements: BTreeMap<PodUid, Placement>,
-    /// What the files say.
+    /// The contents of the files.
     written: [String; 2],
-    /// True if the file did not say which CPUs containers have.
+    /// True if the file did not list the CPUs of containers.
     cpus_lost: bool,
-    /// Pods whose CPUs were recovered and not yet compared with what the pods ask for.
+    /// Pods whose CPUs were recovered but not yet compared with the pods' requests.
     recovered: BTreeSet<PodUid>,
 }
 
 const FILES: [Manager; 2] = [Manager::Cpu, Manager::Memory];
 
 impl Book {
-    /// Takes up what the files say, as far as it fits.
+    /// Loads the assignments from the files that still fit the node.
     pub fn open(directory: &Path, node: Node) -> Result<(Book, Vec<Found>), BookError> {
         let mut found = Vec::new();
-        // Read whatever an upstream gate put there; what is not handed out here is named below.
+        // Accept entries of any upstream feature gate. Entries that are not supported here are reported
+        // below.
         let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
         let mut usable = true;
         let [cpu_text, memory_text] = [read(directory, FILES[0])?, read(directory, FILES[1])?];
@@ -142,14 +143,14 @@ impl Book {
         &self.ledger
     }
 
-    /// Returns whether the file was missing or unusable, or was written under another CPU policy. Then
-    /// containers may have CPUs of their own that the book does not have; see [`Book::recover`].
+    /// Returns true if the file was missing or unusable, or was written under another CPU policy. Containers
+    /// may then have exclusive CPUs that the ledger does not list; see [`Book::recover`].
     #[must_use]
     pub fn lost_cpus(&self) -> bool {
         self.cpus_lost
     }
 
-    /// Books the CPUs that running containers have to themselves, and returns these containers.
+    /// Assigns the CPUs that running containers have exclusively, and returns these containers.
     pub fn recover(&mut self, running: &CpusInUse) -> Result<CpusInUse, BookError> {
         let mut recovered = CpusInUse::new();
         self.change(|ledger, node| recovered = recover(node, ledger, running))?;
@@ -157,7 +158,7 @@ impl Book {
         Ok(recovered)
     }
 
-    /// Releases recovered CPUs that the pod does not ask for. This is done once for each pod, before it is
+    /// Releases recovered CPUs that the pod does not request. This is done once for each pod, before it is
     /// planned.
     pub fn confirm(&mut self, demand: &Demand) -> Result<(), BookError> {
         if !self.recovered.contains(&demand.uid) {
@@ -179,7 +180,7 @@ impl Book {
         Ok(())
     }
 
-    /// Returns whether the book has everything of a placement already.
+    /// Returns true if the ledger already has all assignments of a placement.
     #[must_use]
     pub fn has(&self, placement: &Placement) -> bool {
         let cpu = self.ledger.cpu.assignments.get(&placement.pod);
@@ -191,20 +192,20 @@ impl Book {
         })
     }
 
-    /// Where the pod would go.
+    /// Plans a placement for the pod.
     pub fn plan(&self, demand: &Demand) -> Result<Planned, Refusal> {
         let placement = placement::plan(&self.node, &self.ledger, demand)?;
         Ok(Planned { placement, edition: self.edition })
     }
 
-    /// Where a pod that has its place would be with other amounts; see [`placement::plan::replan`].
+    /// Plans a placement for a pod that already has one, with other amounts; see [`placement::plan::replan`].
     pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<Planned, Refusal> {
         let placement = placement::plan::replan(&self.node, &self.ledger, demand, surplus)?;
         Ok(Planned { placement, edition: self.edition })
     }
 
-    /// Hands out what was planned, for good: the files are on disk when this returns. If they cannot be
-    /// written, or the book is not the one it was planned with, nothing was handed out.
+    /// Assigns the planned resources. The files are on disk when this returns. If they cannot be written, or
+    /// the ledger changed since planning, nothing is assigned.
     pub fn commit(&mut self, planned: Planned) -> Result<(), BookError> {
         let Planned { placement, edition } = planned;
         if edition != self.edition {
@@ -215,8 +216,8 @@ impl Book {
         Ok(())
     }
 
-    /// Takes back what a pod has. Whether it had anything. It is not handed out again before it is written
-    /// that it came back.
+    /// Releases the resources of a pod. Returns true if it had any. They are not assigned again before the
+    /// release is on disk.
     pub fn release(&mut self, pod: &PodUid) -> Result<bool, BookError> {
         let had = self.change(|ledger, _| ledger.release(pod))?;
         self.placements.remove(pod);
@@ -224,14 +225,14 @@ impl Book {
         Ok(had)
     }
 
-    /// A container is about to start; see [`Ledger::starting`].
+    /// Updates the ledger for a container that is about to start; see [`Ledger::starting`].
     pub fn starting(&mut self, demand: &Demand, container: &str) -> Result<(), BookError> {
         let position = demand.containers.iter().position(|c| c.name.as_str() == container);
         let Some(position) = position else { return Ok(()) };
         self.change(|ledger, node| ledger.starting(node, demand, position)).map(drop)
     }
 
-    /// Changes what is handed out, on disk as well or not at all. Whether anything is another.
+    /// Changes the ledger and the files, or neither. Returns true if the ledger changed.
     fn change(&mut self, apply: impl FnOnce(&mut Ledger, &Node)) -> Result<bool, BookError> {
         let before = self.ledger.clone();
         apply(&mut self.ledger, &self.node);
@@ -246,20 +247,20 @@ impl Book {
         Ok(true)
     }
 
-    /// The placement a pod was admitted with.
+    /// Returns the placement that a pod was admitted with.
     #[must_use]
     pub fn placement(&self, pod: &PodUid) -> Option<&Placement> {
         self.placements.get(pod)
     }
 
-    /// Whether the pod has anything of its own.
+    /// Returns true if the pod has exclusive resources.
     #[must_use]
     pub fn holds(&self, pod: &PodUid) -> bool {
         self.ledger.cpu.assignments.contains_key(pod)
             || self.ledger.memory.assignments.contains_key(pod)
     }
 
-    /// What the containers of a pod are given now.
+    /// Returns the current CPUs and memory nodes of the containers of a pod.
     #[must_use]
     pub fn placed(&self, pod: &Pod) -> BTreeMap<String, Placed> {
         let uid = PodUid::new(&pod.metadata.uid);
@@ -268,7 +269,7 @@ impl Book {
             (one.name.to_string(), Placed::of(one, &self.node, &self.ledger))
         };
         let mut placed: BTreeMap<String, Placed> = placement.containers.iter().map(of).collect();
-        // Ephemeral containers share with everybody.
+        // Ephemeral containers run on the shared CPUs.
         for container in &pod.spec.ephemeral_containers {
             let shared = Placed { cpus: self.shared(), ..Placed::default() };
             placed.entry(container.name.clone()).or_insert(shared);
@@ -276,7 +277,8 @@ impl Book {
         placed
     }
 
-    /// What one container is given now, also if its pod was admitted before the agent was started.
+    /// Returns the current CPUs and memory nodes of one container, also if its pod was admitted before the
+    /// agent started.
     #[must_use]
     pub fn place(&self, pod: &PodUid, container: &str) -> Placed {
         let placement = self.placements.get(pod);
@@ -288,7 +290,7 @@ impl Book {
         }
     }
 
-    /// State files that do not say what was written to them: somebody else writes there.
+    /// Returns the state files whose contents differ from the last write: another process writes to them.
     #[must_use]
     pub fn altered(&self) -> Vec<PathBuf> {
         let paths = FILES.map(|manager| self.directory.join(manager.file_name()));
@@ -299,13 +301,13 @@ impl Book {
         altered.map(|(path, _)| path).collect()
     }
 
-    /// Writes the files again, whatever they say.
+    /// Writes the files again, regardless of their contents.
     pub fn rewrite(&mut self) -> Result<(), BookError> {
         self.written = Default::default();
         self.save()
     }
 
-    /// What the containers of a pod would be given by a placement that is not committed.
+    /// Returns the CPUs and memory nodes that a placement would give the containers, without committing it.
     #[must_use]
     pub fn placed_by(&self, placement: &Placement) -> BTreeMap<String, Placed> {
         let mut ledger = self.ledger.clone();
@@ -316,8 +318,8 @@ impl Book {
         placement.containers.iter().map(of).collect()
     }
 
-    /// Containers of a placement that is not committed whose memory may come from elsewhere than planned,
-    /// and why: Windows does not bind memory.
+    /// Returns the containers of an uncommitted placement whose memory may come from other NUMA nodes than
+    /// planned, with the reason: Windows does not bind memory.
     #[must_use]
     pub fn memory_warnings(&self, placement: &Placement) -> Vec<(String, String)> {
         if self.node.os != OsName::Windows {
@@ -332,7 +334,7 @@ impl Book {
         placement.containers.iter().filter_map(of).collect()
     }
 
-    /// The CPUs of everybody without CPUs of his own; empty if nobody has such.
+    /// Returns the CPUs of containers without exclusive CPUs. Empty if no container has exclusive CPUs.
     #[must_use]
     pub fn shared(&self) -> CpuSet {
         self.ledger.cpu.shared.clone()
@@ -360,7 +362,7 @@ fn read(directory: &Path, manager: Manager) -> Result<Option<Vec<u8>>, BookError
     }
 }
 
-/// A file's state, whatever policy it was written under.
+/// Parses a state file, also if it was written under another policy.
 fn parsed<T>(
     text: &Option<Vec<u8>>,
     policy: &str,

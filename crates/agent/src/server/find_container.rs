@@ -1,5 +1,5 @@
-//! Which container of a pod a request means, in upstream's words where there is none. Pure: a pod as
-//! the API has it in, an id of the runtime out.
+//! Finds the container that a request names; errors have upstream's texts. Pure: takes a pod of the API
+//! and returns an id of the runtime.
 
 use http::StatusCode;
 use serde_json::Value;
@@ -10,29 +10,29 @@ fn lists<'a>(value: &'a Value, names: [&'static str; 3]) -> impl Iterator<Item =
     names.into_iter().flat_map(|name| value[name].as_array().into_iter().flatten())
 }
 
-/// Every container of a pod's spec.
+/// Returns every container of a pod's spec.
 pub(super) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     lists(&pod["spec"], ["initContainers", "containers", "ephemeralContainers"])
 }
 
-/// Every status of a container.
+/// Returns every container status.
 pub(super) fn statuses(pod: &Value) -> impl Iterator<Item = &Value> {
     let names = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
     lists(&pod["status"], names)
 }
 
-/// The container's spec.
+/// Returns the container's spec.
 pub(super) fn container<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
     containers(pod).find(|container| container["name"] == name)
 }
 
-/// `containerd://ID` without the runtime's name; empty if there is none.
+/// Returns `containerd://ID` without the runtime's name, or an empty string.
 fn id(value: &Value) -> &str {
     let id = value["containerID"].as_str().unwrap_or_default();
     id.split_once("://").map_or(id, |(_, id)| id)
 }
 
-/// The runtime's id of the container whose log is meant.
+/// Returns the runtime's id of the container whose log is requested.
 pub(super) fn logged<'a>(
     pod: &'a Value,
     pod_name: &str,
@@ -79,7 +79,7 @@ pub(super) fn logged<'a>(
     Err(bad(&words))
 }
 
-/// The runtime's id of a container that runs.
+/// Returns the runtime's id of a running container.
 pub(super) fn running<'a>(pod: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     let status = statuses(pod).find(|status| status["name"] == name);
     match status.filter(|status| status["state"]["running"].is_object()).map(id) {

@@ -1,4 +1,4 @@
-//! `containerLogs`: what a container wrote, once or as it comes.
+//! `containerLogs`: the log of a container, once or followed.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{Asked, Refusal, Server, TEXT, find_container};
 use crate::runtime::logs::reader::{self, Options, Reader};
 
-/// How many pieces of a log are read ahead of who wants it.
+/// Number of pieces of a log that are read ahead of the client.
 const AHEAD: usize = 4;
 
 impl Server {
@@ -38,13 +38,13 @@ impl Server {
         let reader = opening.map_err(|error| failed(error.to_string()))?;
         let reader = reader.map_err(|error| failed(error.to_string()))?;
         let (sender, chunks) = mpsc::channel(AHEAD);
-        // What is there is told to its end; what is still to come ends with the server.
+        // The existing log is sent to its end; following ends with the server.
         let lasts = options.follow;
         let server = self.clone();
         tokio::spawn(async move {
             let runs = || server.runs(&id);
             tokio::select! {
-                // A log that cannot be read further ends: that is all its reader can be told by now.
+                // After the headers are sent, a read error can only end the response.
                 _ = reader::follow(reader, runs, sender) => {}
                 () = server.stopping(), if lasts => {}
             }
@@ -59,14 +59,14 @@ impl Server {
         Ok(self.runtime.call(request).await?.status.unwrap_or_default())
     }
 
-    /// Returns when the server is told to stop.
+    /// Returns when the server is stopped.
     async fn stopping(&self) {
         let Some(mut stop) = self.stop.clone() else { return std::future::pending().await };
-        // Who no longer can tell it to stop has gone.
+        // If the sender is gone, the server stops.
         let _ = stop.wait_for(|stopping| *stopping).await;
     }
 
-    /// Whether a container still runs. A runtime that does not answer does not say that it does not.
+    /// Returns true if a container still runs, or if the runtime does not answer.
     async fn runs(&self, id: &str) -> bool {
         match self.container(id).await {
             Ok(status) => status.state() == v1::ContainerState::ContainerRunning,
@@ -75,7 +75,7 @@ impl Server {
     }
 }
 
-/// What is wanted, as the API server says it.
+/// Parses the options in the query.
 fn options(asked: &Asked, now: Timestamp) -> Result<Options, Refusal> {
     let since = match (asked.parameter("sinceTime"), number(asked, "sinceSeconds")?) {
         ("", None) => None,

@@ -1,4 +1,4 @@
-//! How often and how long the server was asked, in upstream's metrics: [`Measured`].
+//! Number and duration of requests, in upstream's metrics: [`Measured`].
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use crate::observability::prometheus::{Counter, Gauge, Histogram, Registry};
 
 const LABELS: &[&str] = &["long_running", "method", "path", "server_type"];
 
-/// Upper bounds in seconds: Prometheus' usual ones, as upstream.
+/// Upper bounds in seconds: Prometheus' defaults, as upstream.
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The first words of paths that are told apart. Any other is `other`, so that nobody can make a
-/// series for every path there could be.
+/// First path segments with a series of their own. Every other path is `other`, so that clients cannot
+/// create series.
 const PATHS: &[&str] = &[
     "attach",
     "configz",
@@ -55,7 +55,7 @@ impl Measured {
         Measured { total, under_way, seconds }
     }
 
-    /// A request that is being answered until what comes back is dropped.
+    /// Counts a request as in flight until the returned value is dropped.
     pub(super) fn begin(&self, method: &Method, path: &str) -> UnderWay {
         let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         let first = PATHS.iter().find(|known| **known == first).copied().unwrap_or("other");
@@ -73,7 +73,7 @@ impl Measured {
     }
 }
 
-/// Dropped when the answer is there, or when nobody waits for it any more.
+/// Dropped when the response is complete or the client is gone.
 pub(super) struct UnderWay {
     measured: Measured,
     labels: [&'static str; 4],

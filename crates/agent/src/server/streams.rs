@@ -1,6 +1,5 @@
-//! Exec, attach and port-forward: the runtime says where the stream is to be had, and the connection is
-//! joined to that place. What client and runtime say to each other is theirs. And `run`, which waits for
-//! what a command has to say.
+//! Exec, attach and port-forward: the runtime returns the URL of a stream, and the server joins the
+//! connection to it without reading it. `run` waits for the output of a command.
 
 use std::time::Duration;
 
@@ -16,10 +15,10 @@ use tokio::time::timeout;
 
 use super::{Asked, Refusal, Server, TEXT, document, find_container};
 
-/// To be connected to the runtime, which is on this machine.
+/// Time to connect to the runtime, which is on this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which of a process's streams are wanted.
+/// The requested streams of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Streams {
     stdin: bool,
@@ -42,7 +41,7 @@ impl Streams {
     }
 }
 
-/// The words of a command.
+/// Collects the words of a command.
 fn command<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Refusal> {
     let words: Vec<String> = words.map(str::to_owned).collect();
     if words.is_empty() {
@@ -75,7 +74,7 @@ impl Server {
         join(asked, &url).await
     }
 
-    /// Runs a command to its end, and gives what it said; upstream's way for scripts.
+    /// Runs a command to its end and returns its output. Upstream has this for scripts.
     pub(super) async fn run(
         &self,
         asked: &Asked,
@@ -113,7 +112,7 @@ impl Server {
         let pod = self.known(namespace, pod)?;
         let container_id = find_container::running(&pod, container)?.to_owned();
         must_upgrade(asked)?;
-        // Whether there is a terminal was decided when the process was started.
+        // The terminal was set up when the process started.
         let tty =
             find_container::container(&pod, container).is_some_and(|spec| spec["tty"] == true);
         let stderr = stderr && !tty;
@@ -151,7 +150,7 @@ fn must_upgrade(asked: &Asked) -> Result<(), Refusal> {
     Err(Refusal::bad("Upgrade request required"))
 }
 
-/// Over SPDY each stream says which port it is for; over WebSocket the request does, for all.
+/// Over SPDY each stream names its port; over WebSocket the request names all of them.
 fn ports(asked: &Asked) -> Result<Vec<i32>, Refusal> {
     let upgrade = asked.headers.get("upgrade").and_then(|value| value.to_str().ok());
     if !upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket")) {
@@ -173,7 +172,7 @@ fn ports(asked: &Asked) -> Result<Vec<i32>, Refusal> {
     Ok(ports)
 }
 
-/// Asks for the same change of protocol where the runtime said.
+/// Requests the same protocol upgrade from the URL of the runtime.
 async fn join(asked: &Asked, url: &str) -> Result<Answer, Refusal> {
     let failed = |text: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text);
     let (host, port, request) = request(asked, url)?;
@@ -186,14 +185,14 @@ async fn join(asked: &Asked, url: &str) -> Result<Answer, Refusal> {
             return Err(failed(format!("error dialing backend: {url}: no answer in {waited} s")));
         }
     };
-    // Keystrokes are small and wanted at once.
+    // Keystrokes are small and should not be delayed.
     let _ = stream.set_nodelay(true);
     let backend = |error: https::ExchangeError| failed(format!("the runtime at {url}: {error}"));
     let response = https::exchange(stream, request).await.map_err(backend)?;
     https::relay(response).await.map_err(backend)
 }
 
-/// Where to go, and what to ask there.
+/// Returns host, port and request for a URL of the runtime.
 fn request(asked: &Asked, url: &str) -> Result<(String, u16, Request<Full<Bytes>>), Refusal> {
     let failed = |words: &str| {
         let text = format!("the runtime gave {url:?} for the stream, {words}");
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_asked_where_it_said() {
+    fn streams_are_requested_at_the_url_of_the_runtime() {
         let (host, port, request) =
             request(&asked("", "SPDY/3.1"), "http://[::1]:4321/exec/token").unwrap();
         assert_eq!((host.as_str(), port), ("::1", 4321));

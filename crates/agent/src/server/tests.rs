@@ -1,4 +1,4 @@
-//! The server over TLS, with pods that are objects only: who gets in, and what is told without a
+//! The server over TLS, with pods that are objects only: access, and everything that works without a
 //! runtime.
 
 use client::Transport;
@@ -121,7 +121,7 @@ async fn serve_to(access: Access) -> Served {
     let listener = Server::bind(any, &pair, Some(&authority.certificate)).await.unwrap();
     let port = listener.address().unwrap().port();
     let (stop, stopping) = watch::channel(false);
-    // There is no runtime: what needs one says so.
+    // There is no runtime, so requests that need one fail.
     let runtime = Client::new(cri::Endpoint::parse("unix:///nowhere/runtime.sock").unwrap());
     let server = Server::new(Arc::new(Told), runtime).open_to(access);
     tokio::spawn(server.serve(listener, stopping));
@@ -189,7 +189,7 @@ async fn only_the_api_server_and_administrators_get_in() {
             let (status, ..) = ask(Some(pair)).await;
             assert!(!matches!(status, 401 | 403), "{path}: {status}");
         }
-        // Without an API to ask, a token proves nothing.
+        // Without an API to review it, a token is not accepted.
         let bearer = [("authorization", "Bearer x")];
         assert_eq!(served.ask(None, method, path, &bearer).await.0, 401, "{path}");
     }
@@ -199,8 +199,8 @@ async fn only_the_api_server_and_administrators_get_in() {
     }
 }
 
-/// An API that knows one token and lets its user read metrics and statistics of node `n`. Keeps what it was
-/// asked.
+/// An API that accepts one token and allows its user metrics and statistics of node `n`. Records its
+/// requests.
 #[derive(Debug, Default)]
 struct Reviewer {
     asked: Mutex<Vec<Value>>,
@@ -252,7 +252,7 @@ impl Reviewer {
         (reviewer, serve_to(access).await)
     }
 
-    /// The number of questions since the last time.
+    /// Returns the number of requests since the last call.
     fn count(&self) -> usize {
         std::mem::take(&mut *self.asked.lock().unwrap()).len()
     }
@@ -262,7 +262,7 @@ const GOOD: &[(&str, &str)] = &[("authorization", "Bearer good")];
 const BAD: &[(&str, &str)] = &[("authorization", "Bearer bad")];
 
 #[tokio::test]
-async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
+async fn tokens_and_access_are_reviewed_by_the_api() {
     let (api, served) = Reviewer::default().serving(access::Settings::default()).await;
     let get = async |path: &str, headers| served.ask(None, Method::GET, path, headers).await;
     assert_eq!(get("/metrics", GOOD).await.0, 200);
@@ -276,7 +276,7 @@ async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
     });
     assert_eq!(asked, [json!({"token": "good"}), expected]);
     api.count();
-    // Both answers are kept, and so are refusals.
+    // Both answers are cached, and so are refusals.
     assert_eq!(get("/metrics/", GOOD).await.0, 200);
     assert_eq!(api.count(), 0);
     assert_eq!(get("/stats/summary", GOOD).await.0, 200);
@@ -300,7 +300,7 @@ async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
     assert_eq!(get("/metrics", &[]).await.0, 401);
     assert_eq!(get("/metrics", &[("authorization", "Basic Z29vZA==")]).await.0, 401);
     assert_eq!(api.count(), 0);
-    // A certificate proves more than a token, and the API decides about its owner, too.
+    // A certificate is preferred to a token, and its user is authorized by the API as well.
     let viewer = served.pair("viewer", "berth:viewers");
     assert_eq!(served.ask(Some(&viewer), Method::GET, "/metrics", GOOD).await.0, 403);
     let groups = api.asked.lock().unwrap()[0]["groups"].clone();
@@ -337,7 +337,7 @@ async fn access_is_what_the_configuration_makes_it() {
 }
 
 #[tokio::test]
-async fn without_an_answer_of_the_api_nothing_is_allowed_and_nothing_is_kept() {
+async fn failed_reviews_allow_nothing_and_are_not_cached() {
     let away = Reviewer { away: true, ..Reviewer::default() };
     let (api, served) = away.serving(access::Settings::default()).await;
     let viewer = served.pair("viewer", "berth:viewers");
@@ -381,7 +381,7 @@ async fn documents_are_those_of_the_kubelet() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_in_upstreams_words() {
+async fn refusals_have_upstreams_texts() {
     let served = serve().await;
     let pair = served.pair(API_SERVER, "x");
     let spdy = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
@@ -430,7 +430,7 @@ async fn what_cannot_be_done_is_refused_in_upstreams_words() {
         let told = served.ask(Some(&pair), method, path, headers).await;
         assert_eq!(told, (status, TEXT.to_owned(), text.to_owned()), "{path}");
     }
-    // And without the runtime there is nothing to be had from it.
+    // Without a runtime there is no stream.
     let path = "/exec/a/p/ok?output=1&command=a";
     let (status, _, text) = served.ask(Some(&pair), Method::POST, path, &spdy).await;
     assert!(status == 500 && text.contains("/nowhere/runtime.sock"), "{status} {text}");

@@ -1,4 +1,4 @@
-//! The whole node at a glance: [`audit`], which says what is not as it should be and changes nothing.
+//! A check of the whole node, without repairs: [`audit`].
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use crate::reclaim::housekeeping;
 use crate::runtime::observed::{ContainerState, RuntimeId};
 use crate::runtime::relist;
 
-/// What is not as it should be. Empty if all is.
+/// The problems found. Empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditReport {
-    /// CPUs that more than one has to himself.
+    /// CPUs that are exclusive to more than one holder.
     pub held_twice: Vec<HeldTwice>,
-    /// Containers that are not where they were put.
+    /// Containers that run outside their allocation.
     pub outside: Vec<Outside>,
-    /// Containers that run and are not kept track of, by the runtime's id.
+    /// Running containers that are not tracked, by runtime id.
     pub untracked: Vec<RuntimeId>,
-    /// Pods that the book has something for and nobody knows, by uid.
+    /// UIDs in the ledger without a pod.
     pub booked_for_nobody: Vec<String>,
-    /// Cgroups of pods that nobody knows.
+    /// Cgroups without a pod.
     pub left_cgroups: Vec<String>,
-    /// Directories of pods that nobody knows, and of their logs.
+    /// Directories and log directories without a pod.
     pub left_directories: Vec<String>,
-    /// What could not be looked at.
+    /// Parts of the node that could not be checked.
     pub unseen: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl AuditReport {
     }
 }
 
-/// Looks at book, pool, runtime, cgroups and directories.
+/// Checks ledger, tracked containers, runtime, cgroups and directories.
 pub async fn audit(hands: &Hands) -> AuditReport {
     let mut report = AuditReport::default();
     let surveyed = survey(hands).await;
@@ -92,8 +92,9 @@ pub async fn audit(hands: &Hands) -> AuditReport {
 
 const SHARED: &str = "the shared pool";
 
-/// In the book no two pods may have the same CPU, and none that is shared; of one pod, no two containers
-/// that run: those that ended hand theirs on.
+/// Two pods must not have the same exclusive CPU, and no exclusive CPU may be in the shared pool.
+/// Containers of one pod may share a CPU if at most one of them runs: a container that exited passes its
+/// CPUs on.
 pub(super) fn held_twice(ledger: &Ledger, running: &[Entry]) -> Vec<HeldTwice> {
     let mut booked: BTreeMap<CpuId, BTreeMap<String, String>> = BTreeMap::new();
     for (pod, containers) in &ledger.cpu.assignments {

@@ -1,7 +1,7 @@
-//! Who may be at odds with the agent over where containers run: [`Rival`], named by [`rivals`] from what
-//! there is on the machine ([`Surroundings`]).
+//! Programs and settings that may contend with the agent for cpusets: [`Rival`]. [`rivals`] finds them in
+//! what is on the machine ([`Surroundings`]).
 //!
-//! Nobody is accused: who changed a cgroup cannot be known afterwards. Ends nobody.
+//! They are suspects only: the kernel does not record which process changed a cgroup. Stops no process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,13 @@ use std::time::SystemTime;
 use host::neighbours::{self, Neighbour};
 use placement::CpuSet;
 
-/// Somebody or something that also decides where processes run.
+/// A program or setting that also decides where processes run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rival {
     Kubelet {
         pid: u32,
     },
-    /// Another agent of our kind.
+    /// Another agent of Berth.
     Agent {
         pid: u32,
     },
@@ -27,14 +27,14 @@ pub enum Rival {
         pid: u32,
         name: String,
     },
-    /// State files of a kubelet, which somebody writes.
+    /// State files of a kubelet that were written recently.
     StateFile(PathBuf),
-    /// A cgroup above has too few CPUs: `AllowedCPUs=` of a slice, or written by hand.
+    /// A parent cgroup has too few CPUs: `AllowedCPUs=` of a slice, or written by hand.
     Above {
         cgroup: String,
         cpus: CpuSet,
     },
-    /// The first process, and with it every service, may not run everywhere: `CPUAffinity=`.
+    /// The first process, and with it every service, is limited to some CPUs: `CPUAffinity=`.
     First {
         cpus: CpuSet,
     },
@@ -59,22 +59,22 @@ impl fmt::Display for Rival {
     }
 }
 
-/// What there is on the machine that could be a rival.
+/// Everything on the machine that may contend for cpusets.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     pub own_pid: u32,
     pub processes: Vec<Neighbour>,
     pub online: Option<CpuSet>,
     pub first: Option<CpuSet>,
-    /// What is left of the CPUs above the container, the topmost cgroup first.
+    /// CPUs of the parent cgroups of the container, the topmost first.
     pub above: Vec<(String, CpuSet)>,
     pub changed_files: Vec<PathBuf>,
 }
 
-/// Plugins of the runtime that are known to set cpusets; the kernel cuts names off after 15 bytes.
+/// Plugins of the runtime that set cpusets. The kernel truncates process names to 15 bytes.
 const PLUGINS: [&str; 3] = ["nri-resource-po", "nri-plugin-cpu", "cri-resmgr"];
 
-/// Who could have moved a container that was told to be on `told`.
+/// Returns the contenders that could have moved a container with these CPUs.
 #[must_use]
 pub fn rivals(told: &CpuSet, around: &Surroundings) -> Vec<Rival> {
     let others = around.processes.iter().filter(|process| process.pid != around.own_pid);
@@ -96,7 +96,7 @@ fn rival(process: &Neighbour) -> Option<Rival> {
     let pid = process.pid;
     let program = process.command.first().map_or("", String::as_str);
     let program = program.rsplit(['/', '\\']).next().unwrap_or_default();
-    // A script's or test's command may contain the word; the program itself is what counts.
+    // The command line of a script or test may contain the word, so only the program counts.
     if process.name == "kubelet" || program == "kubelet" {
         return Some(Rival::Kubelet { pid });
     }
@@ -108,11 +108,11 @@ fn rival(process: &Neighbour) -> Option<Rival> {
     plugin.then(|| Rival::Plugin { pid, name: process.name.clone() })
 }
 
-/// Where a stock kubelet keeps its state.
+/// The state directory of a stock kubelet.
 const KUBELET: &str = "/var/lib/kubelet";
 const STATE_FILES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
 
-/// When the state files of a kubelet were written; none are looked at where they are the agent's own.
+/// Returns the modification times of the state files of a kubelet. The agent's own files are left out.
 pub(super) fn stamps(own_root: &Path) -> BTreeMap<PathBuf, Option<SystemTime>> {
     let directory = Path::new(KUBELET);
     if own_root == directory {
@@ -126,7 +126,7 @@ pub(super) fn stamps(own_root: &Path) -> BTreeMap<PathBuf, Option<SystemTime>> {
     STATE_FILES.map(of).into()
 }
 
-/// Reads what there is to be read on this machine.
+/// Reads the current processes and files of this machine.
 pub(super) fn observe(above: Vec<(String, CpuSet)>, changed_files: Vec<PathBuf>) -> Surroundings {
     let proc = Path::new("/proc");
     Surroundings {

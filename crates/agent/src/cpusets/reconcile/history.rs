@@ -1,5 +1,5 @@
-//! What earlier checks found: [`History`]. From it follows whether somebody fights over a container, and
-//! what was told already. Pure but for what it is told.
+//! Results of earlier checks: [`History`]. It shows contention over a container and prevents repeated events.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,25 +7,25 @@ use std::time::SystemTime;
 
 use crate::runtime::observed::RuntimeId;
 
-/// Repairs of one container that are no accident any more, and within how many checks.
+/// Number of repairs of one container, and the number of checks in which they count as contention.
 const OFTEN: usize = 3;
 const WITHIN: u64 = 5;
 
-/// That a container had to be put back again and again.
+/// A container had to be repaired again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fight {
     pub times: usize,
     pub checks: u64,
 }
 
-/// What is remembered of earlier checks.
+/// Results of earlier checks.
 #[derive(Debug, Default)]
 pub struct History {
     checks: u64,
     containers: BTreeMap<RuntimeId, Past>,
-    /// When state files of a kubelet were last written, as they were first seen.
+    /// Modification times of the kubelet's state files at the first check.
     pub(super) files: Option<BTreeMap<PathBuf, Option<SystemTime>>>,
-    /// That it cannot be checked was said.
+    /// The event that nothing can be checked was recorded.
     pub(super) said_blind: bool,
 }
 
@@ -33,14 +33,14 @@ pub struct History {
 struct Past {
     pid: Option<u32>,
     was_right: bool,
-    /// The checks in which it was put back.
+    /// The checks that repaired the container.
     repairs: Vec<u64>,
-    /// What was last told of it that stays as it is.
+    /// The last recorded problem that could not be repaired.
     told: Option<String>,
 }
 
 impl History {
-    /// A check begins; containers that are not there any more are forgotten.
+    /// Starts a check. Containers that no longer exist are forgotten.
     pub fn begin<'a>(&mut self, there: impl IntoIterator<Item = &'a RuntimeId>) {
         self.checks += 1;
         let there: BTreeSet<&RuntimeId> = there.into_iter().collect();
@@ -51,7 +51,7 @@ impl History {
         self.containers.entry(id.clone()).or_default()
     }
 
-    /// The first process of a container, if it is known.
+    /// Returns the PID of the container's first process, if known.
     #[must_use]
     pub fn pid(&self, id: &RuntimeId) -> Option<u32> {
         self.containers.get(id)?.pid
@@ -61,19 +61,19 @@ impl History {
         self.past(id).pid = pid;
     }
 
-    /// All was as it should be.
+    /// Records that the container matched its allocation.
     pub fn right(&mut self, id: &RuntimeId) {
         let past = self.past(id);
         (past.was_right, past.told) = (true, None);
     }
 
-    /// Whether the container ever was where it was put.
+    /// Returns true if the container ever matched its allocation.
     #[must_use]
     pub fn was_right(&self, id: &RuntimeId) -> bool {
         self.containers.get(id).is_some_and(|past| past.was_right)
     }
 
-    /// It was put back. Says if that happened too often.
+    /// Records a repair. Returns the contention if repairs are too frequent.
     pub fn repaired(&mut self, id: &RuntimeId) -> Option<Fight> {
         let now = self.checks;
         let past = self.past(id);
@@ -84,7 +84,7 @@ impl History {
         (times >= OFTEN).then_some(Fight { times, checks: WITHIN })
     }
 
-    /// It cannot be put right. Whether that is news.
+    /// Records a problem that cannot be repaired. Returns true if it is new.
     pub fn stays(&mut self, id: &RuntimeId, what: &str) -> bool {
         let past = self.past(id);
         let news = past.told.as_deref() != Some(what);

@@ -1,8 +1,8 @@
-//! Looking at every container of the pool and putting right what is not: [`check`], and [`keep`], which does
-//! it every period.
+//! Compares and repairs every tracked container: [`check`] once, [`keep`] every period.
 //!
-//! While one container is looked at nobody else moves any, and what it was told is read after it was seen
-//! to run: it is told where to be before it starts. So what is found never is a change of our own half-way.
+//! While one container is compared, no other task moves containers. The allocation is read after the
+//! container was seen running, because a container gets its cpuset before it starts. So a change that the
+//! agent itself is making is never taken for a difference.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,26 +25,26 @@ use crate::observability::events::Told;
 use crate::runtime::lower::Placed;
 use crate::runtime::observed::RuntimeId;
 
-/// No period is shorter, whatever is configured.
+/// The shortest period, whatever is configured.
 const LEAST_PERIOD: Duration = Duration::from_millis(100);
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// How many containers were looked at.
+    /// Number of checked containers.
     pub looked: usize,
     pub repaired: usize,
-    /// Those that only had not followed the pool yet.
+    /// Containers that had not followed the shared pool yet.
     pub moved: usize,
-    /// Those that somebody else removed.
+    /// Containers that the runtime no longer has.
     pub gone: usize,
-    /// Those that are not where they should be and cannot be put there.
+    /// Containers outside their allocation that could not be repaired.
     pub wrong: usize,
-    /// Those of which nothing can be seen.
+    /// Containers that could not be read.
     pub blind: usize,
 }
 
-/// Checks every period, for as long as it is polled. The first time is after one.
+/// Checks every period as long as it is polled. The first check is after one period.
 pub async fn keep(hands: Arc<Hands>, period: Duration) {
     let period = period.max(LEAST_PERIOD);
     let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
@@ -82,7 +82,7 @@ pub async fn check(hands: &Hands) -> Checked {
     checked
 }
 
-/// All containers that run, with what is not as they were told. Nothing is changed.
+/// Returns all running containers with their differences. Changes nothing.
 pub(super) async fn survey(hands: &Hands) -> Vec<(Entry, Vec<Finding>)> {
     let mut history = hands.truth.lock().await;
     let online = blocking(contention::online).await.flatten();
@@ -101,8 +101,8 @@ pub(super) async fn survey(hands: &Hands) -> Vec<(Entry, Vec<Finding>)> {
     found
 }
 
-/// Returns the CPUs that the containers of the pool may use, as far as that can be read. Containers that may
-/// use any CPU are left out.
+/// Returns the CPUs that the tracked containers may use, where they can be read. Containers that may use
+/// any CPU are left out.
 pub async fn cpus_in_use(hands: &Hands) -> CpusInUse {
     let mut history = hands.truth.lock().await;
     let checked = Checked::default();
@@ -130,7 +130,7 @@ fn first<T: Clone, U>((one, _): (&T, U)) -> T {
     one.clone()
 }
 
-/// State files that somebody else wrote say what is handed out again.
+/// Rewrites state files that another program changed. Returns their paths.
 fn restore_files(hands: &Hands) -> Vec<PathBuf> {
     let mut book = hands.book();
     let altered = book.altered();
@@ -146,9 +146,9 @@ fn restore_files(hands: &Hands) -> Vec<PathBuf> {
     altered
 }
 
-/// What can be seen of a container.
+/// The observable state of a container.
 enum View {
-    /// The runtime does not know it any more.
+    /// The runtime no longer knows it.
     Gone,
     /// It does not run.
     Still,
@@ -162,7 +162,7 @@ struct Round<'a> {
     hands: &'a Hands,
     history: &'a mut History,
     online: Option<CpuSet>,
-    /// State files that somebody else writes.
+    /// State files that another program writes.
     files: Vec<PathBuf>,
     checked: Checked,
 }
@@ -176,7 +176,7 @@ impl Round<'_> {
             return;
         }
         let view = self.view(id).await;
-        // It may have been told something else before it started, which was only now seen.
+        // Read the allocation only now: it may have changed before the container started.
         let Some(entry) = hands.pool.entry(id) else { return };
         let want = hands.place(&entry);
         match &view {
@@ -219,7 +219,8 @@ impl Round<'_> {
         }
     }
 
-    /// Nobody broke anything: the pool is another one, or the agent was not there.
+    /// Moves a container that is not where it should be although nothing interfered: the shared pool
+    /// changed, or the agent was not running.
     async fn follow(&mut self, id: &RuntimeId, want: Placed) {
         let (pool, os) = (&self.hands.pool, self.hands.facts().os);
         match pool.put(&self.hands.runtime, os, id.clone(), want).await {
@@ -249,7 +250,7 @@ impl Round<'_> {
         let os = hands.facts().os;
         let put = hands.pool.put(&hands.runtime, os, id.clone(), want.clone()).await;
         if hands.pool.entry(id).is_none() {
-            // It ended meanwhile.
+            // It has exited.
             return;
         }
         let why = match put {
@@ -288,7 +289,7 @@ impl Round<'_> {
         }
     }
 
-    /// Those who could have done it.
+    /// Returns the possible causes.
     async fn suspects(&self, told: &Placed, view: &View) -> Vec<String> {
         let above = match (view, &self.hands.cgroups) {
             (View::InForce(found), Some(cgroups)) => cgroups.host().cpus_above(found),
@@ -311,7 +312,7 @@ impl Round<'_> {
         };
         if let Some(pid) = self.history.pid(id)
             && let Ok(found) = in_force(&cgroups, pid).await
-            // The number may be another process' by now.
+            // The PID may have been reused.
             && found.cgroups.values().any(|path| path.contains(id.as_str()))
         {
             return View::InForce(Box::new(found));
@@ -324,7 +325,7 @@ impl Round<'_> {
         if let Some(pid) = pid {
             match in_force(&cgroups, pid).await {
                 Ok(found) => return View::InForce(Box::new(found)),
-                // It ended just now.
+                // It has just exited.
                 Err(CgroupError::NoProcess(_)) => return View::Still,
                 Err(error) => warn!(%error, id, "what is in force cannot be read"),
             }
@@ -337,7 +338,7 @@ impl Round<'_> {
         let answer = match self.hands.runtime.call(request).await {
             Ok(answer) => answer,
             Err(error) if error.is_not_found() => return Asked::Other(View::Gone),
-            // Whether the runtime is there is told elsewhere.
+            // The node's conditions report that the runtime is unavailable.
             Err(_) => return Asked::Other(View::Still),
         };
         let Some(status) = answer.status else { return Asked::Other(View::Gone) };
@@ -348,7 +349,7 @@ impl Round<'_> {
     }
 }
 
-/// What the runtime says of a container.
+/// The answer of the runtime about a container.
 enum Asked {
     Running { pid: Option<u32>, resources: Option<v1::ContainerResources> },
     Other(View),
@@ -362,7 +363,7 @@ pub(super) fn worded(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-/// The first process of a container, as containerd and CRI-O tell it.
+/// Returns the PID of a container's first process from the verbose status of containerd or CRI-O.
 pub(super) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
     #[derive(Deserialize)]
     struct Told {
@@ -374,7 +375,7 @@ pub(super) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
 
 pub(super) async fn in_force(cgroups: &Cgroups, pid: u32) -> Result<InForce, CgroupError> {
     let cgroups = cgroups.clone();
-    // A task that cannot be joined was cancelled with the whole agent.
+    // A task that cannot be joined was cancelled with the agent.
     blocking(move || cgroups.in_force(pid)).await.unwrap_or(Err(CgroupError::NoProcess(pid)))
 }
 

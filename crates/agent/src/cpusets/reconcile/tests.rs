@@ -1,4 +1,4 @@
-//! What is found of what is in force, who is suspected, and what the book may not say.
+//! Differences, their suspected causes, and conflicts in the ledger.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> InForce {
 }
 
 #[test]
-fn what_is_not_as_told_is_found_and_what_a_container_narrows_itself_is_not() {
+fn differences_are_found_but_not_threads_restricted_by_the_container() {
     let table: &[(&str, Placed, InForce, &str)] = &[
         ("as told", told("2-3", "0"), in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0")]), ""),
         (
@@ -116,7 +116,7 @@ fn what_is_not_as_told_is_found_and_what_a_container_narrows_itself_is_not() {
 }
 
 #[test]
-fn what_a_runtime_says_is_compared_where_nothing_can_be_read() {
+fn runtime_status_is_compared_where_processes_cannot_be_read() {
     let group = |group: u64, mask: u64| GroupAffinity { group: GroupId::new(group).unwrap(), mask };
     let of_windows = Placed { groups: vec![group(0, 3), group(1, 1)], ..told("0-1,64", "") };
     let windows = |of: &[(u64, u32)]| {
@@ -156,7 +156,7 @@ fn what_a_runtime_says_is_compared_where_nothing_can_be_read() {
 }
 
 #[test]
-fn the_process_of_a_container_is_in_what_its_runtime_tells() {
+fn the_pid_is_read_from_the_verbose_status() {
     let of = |text: &str| pid(&BTreeMap::from([("info".to_owned(), text.to_owned())]));
     assert_eq!(of(r#"{"sandboxID": "s", "pid": 4711, "runtimeSpec": {}}"#), Some(4711));
     for text in [r#"{"pid": 0}"#, r#"{"pid": "1"}"#, "{}", "", "pid: 3"] {
@@ -169,7 +169,7 @@ fn the_process_of_a_container_is_in_what_its_runtime_tells() {
 fn three_repairs_within_five_checks_are_a_fight() {
     let id = "c".to_owned();
     let mut history = History::default();
-    // In which checks it had to be put back, and after which of them that is a fight.
+    // The checks with a repair, and those after which it counts as contention.
     let table: [(&[u32], &[u32]); 3] =
         [(&[1, 2, 3, 4], &[3, 4]), (&[1, 3, 5], &[5]), (&[1, 4, 6, 9, 10], &[10])];
     for (repairs, fights) in table {
@@ -195,7 +195,7 @@ fn three_repairs_within_five_checks_are_a_fight() {
 }
 
 #[test]
-fn whoever_else_sets_cpus_is_named() {
+fn programs_that_set_cpusets_are_named() {
     let process = |pid: u32, name: &str, command: &[&str]| Neighbour {
         pid,
         name: name.to_owned(),
@@ -236,13 +236,13 @@ fn whoever_else_sets_cpus_is_named() {
             "the init process, which has CPUs 0-1 only (CPUAffinity= of systemd?)",
         ]
     );
-    // Below what is needed nobody is in the way.
+    // A parent cgroup with enough CPUs is not a cause.
     loud.above.truncate(1);
     assert!(!rivals(&cpus("2-3"), &loud).iter().any(|of| matches!(of, Rival::Above { .. })));
 }
 
 #[test]
-fn events_name_the_container_what_was_found_and_who_is_suspected() {
+fn events_name_the_container_the_difference_and_the_suspect() {
     let suspects = vec!["a kubelet (process 20)".to_owned()];
     let (container, found) = ("c".to_owned(), "CPUs 0-3 instead of 3".to_owned());
     let repaired = |fight: Option<Fight>, suspects: &[String]| {
@@ -281,7 +281,7 @@ fn events_name_the_container_what_was_found_and_who_is_suspected() {
 }
 
 #[test]
-fn no_cpu_is_held_twice_but_by_those_who_ended() {
+fn only_containers_that_exited_may_share_exclusive_cpus() {
     let assign = |ledger: &mut Ledger, pod: &str, container: &str, on: &str| {
         let containers = ledger.cpu.assignments.entry(PodUid::new(pod)).or_default();
         containers.insert(ContainerName::new(container), cpus(on));

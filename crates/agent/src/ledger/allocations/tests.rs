@@ -1,4 +1,4 @@
-//! The kubelet's own files, and what is remembered over a restart.
+//! Tests with files that a kubelet wrote, and of restarts.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::status::replay::lines;
 
 #[test]
-fn the_files_of_a_kubelet_are_read_and_written_again_byte_for_byte() {
+fn kubelet_files_are_read_and_rewritten_byte_for_byte() {
     let all = lines("node.jsonl.gz");
     let line = all.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
     let mut text = line["with_pods"]["allocated_pods_state"].as_str().unwrap().to_owned();
@@ -24,7 +24,7 @@ fn the_files_of_a_kubelet_are_read_and_written_again_byte_for_byte() {
 }
 
 #[test]
-fn pods_of_a_kubelet_have_what_they_were_allocated_and_both_files_stay_as_they_are() {
+fn pods_of_a_kubelet_are_actuated_and_files_stay_unchanged() {
     let all = lines("node.jsonl.gz");
     let line = all.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -33,7 +33,7 @@ fn pods_of_a_kubelet_have_what_they_were_allocated_and_both_files_stay_as_they_a
             serde_json::from_str(line["with_pods"][file].as_str().unwrap()).unwrap();
         let data: Data = serde_json::from_str(&checkpoint.data).unwrap();
         let mut entries = data.entries;
-        // The second file also has pods that are gone, whose ids were not recorded.
+        // The second file also has deleted pods, whose UIDs were not recorded.
         entries.retain(|uid, _| uid != "<UID>");
         let text = render(entries);
         fs::write(directory.path().join(file), &text).unwrap();
@@ -62,7 +62,7 @@ fn pod(cpu: &str) -> Pod {
 }
 
 #[test]
-fn what_a_pod_has_is_known_until_it_has_what_it_was_allocated() {
+fn actuated_resources_are_kept_until_they_equal_the_allocated_ones() {
     let directory = tempfile::tempdir().unwrap();
     let open = || Allocations::open(directory.path()).unwrap();
     let (mut allocations, unusable) = open();
@@ -75,7 +75,7 @@ fn what_a_pod_has_is_known_until_it_has_what_it_was_allocated() {
     assert_eq!(allocations.allocated("u"), Some(&new));
     assert_eq!(allocations.actuated("u"), Some(&old));
     assert_eq!(old.put(&pod("1")), pod("100m"));
-    // Back again before anything was done.
+    // Allocate the old resources again before the new ones were actuated.
     allocations.allocate("u", old).unwrap();
     assert_eq!(open().0.actuated("u"), None);
     allocations.allocate("u", new.clone()).unwrap();
@@ -87,9 +87,9 @@ fn what_a_pod_has_is_known_until_it_has_what_it_was_allocated() {
     assert_eq!(open().0.allocated("u"), None);
 }
 
-/// A kubelet that takes the node over restarts containers that are missing in the second file.
+/// A kubelet that takes over the node restarts containers that are missing in the second file.
 #[test]
-fn what_is_in_force_is_written_of_every_pod() {
+fn actuated_resources_of_every_pod_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
     let files = || FILES.map(|file| fs::read(directory.path().join(file)).unwrap());
@@ -109,7 +109,7 @@ fn what_is_in_force_is_written_of_every_pod() {
 }
 
 #[test]
-fn a_kubelets_limits_of_volumes_are_kept() {
+fn volume_limits_of_a_kubelet_are_preserved() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Some(json!({"cache": "1Gi"}));
     let given =
@@ -122,7 +122,7 @@ fn a_kubelets_limits_of_volumes_are_kept() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named() {
+fn unusable_file_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(FILES[1]), "{}").unwrap();
     let (_, unusable) = Allocations::open(directory.path()).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn only_what_can_change_makes_a_difference() {
+fn only_resizable_resources_are_compared() {
     let given = |limits: Value| Given {
         limits: serde_json::from_value(limits).unwrap(),
         ..Given::default()
@@ -148,9 +148,9 @@ fn only_what_can_change_makes_a_difference() {
     }
 }
 
-/// A worker may be half-way through a round of the pod as it was when the pod is given something else.
+/// A worker may still actuate the old allocation when the pod is allocated other resources.
 #[test]
-fn what_was_put_in_force_is_not_taken_for_what_was_allocated_meanwhile() {
+fn late_actuation_does_not_confirm_a_newer_allocation() {
     let directory = tempfile::tempdir().unwrap();
     let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
     let whole = |cpu: &str| PodGiven {

@@ -1,4 +1,4 @@
-//! Books on disk: what was handed out is there after a restart, and what no longer fits is named.
+//! Tests of the ledger on disk: assignments survive a restart, and those that no longer fit are reported.
 
 use objects::KubeletConfig;
 use objects::kubelet_config::CpuManagerPolicy;
@@ -10,7 +10,7 @@ use super::*;
 use crate::spec::demand::placement_demand;
 use crate::test_machine::machine;
 
-/// A machine of so many CPUs, of which the first is kept for the system.
+/// Returns a machine with the given CPUs, some of them reserved for the system.
 fn node(cpus: u32, reserved: &str) -> Node {
     let machine = machine(OsName::Linux, cpus, &[8 << 30]);
     let config = KubeletConfig {
@@ -21,7 +21,7 @@ fn node(cpus: u32, reserved: &str) -> Node {
     Configured::new(&machine, &config).unwrap().node
 }
 
-/// A pod with so many CPUs of its own.
+/// Returns a pod with the given number of exclusive CPUs.
 fn pod(uid: &str, cpus: u32) -> Pod {
     let resources = serde_json::json!({"cpu": cpus.to_string(), "memory": "1Gi"});
     let pod = serde_json::json!({
@@ -44,7 +44,7 @@ fn text(set: &CpuSet) -> String {
 }
 
 #[test]
-fn what_was_handed_out_is_there_after_a_restart() {
+fn assignments_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
@@ -55,7 +55,7 @@ fn what_was_handed_out_is_there_after_a_restart() {
     let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
     assert!(book.holds(&PodUid::new("a")));
-    // Nobody else gets them, and the pod gets the same again.
+    // No other pod gets them, and the pod gets the same CPUs again.
     assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "3");
     assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
     assert!(book.plan(&placement_demand(&pod("c", 1))).is_err());
@@ -68,7 +68,7 @@ fn what_was_handed_out_is_there_after_a_restart() {
 }
 
 #[test]
-fn what_was_planned_with_another_book_is_not_handed_out() {
+fn plan_of_a_changed_ledger_is_stale() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 2));
@@ -76,13 +76,13 @@ fn what_was_planned_with_another_book_is_not_handed_out() {
     book.release(&PodUid::new("a")).unwrap();
     assert!(matches!(book.commit(planned), Err(BookError::Stale)));
     assert!(!book.holds(&PodUid::new("b")));
-    // What came back is in the shared pool, and stays there.
+    // Released CPUs return to the shared pool.
     assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "1");
     assert_eq!(text(&book.shared()), "0,2-3");
 }
 
 #[test]
-fn what_runs_has_its_place_before_it_is_admitted_again() {
+fn running_pod_keeps_its_placement_before_it_is_admitted_again() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 2));
@@ -96,7 +96,7 @@ fn what_runs_has_its_place_before_it_is_admitted_again() {
 }
 
 #[test]
-fn files_that_somebody_else_wrote_are_noticed_and_written_again() {
+fn foreign_changes_of_state_files_are_detected_and_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 2));
@@ -112,7 +112,7 @@ fn files_that_somebody_else_wrote_are_noticed_and_written_again() {
 }
 
 #[test]
-fn what_no_longer_fits_is_named_and_the_old_files_are_kept() {
+fn assignments_that_no_longer_fit_are_reported_and_backed_up() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 1));
@@ -120,7 +120,7 @@ fn what_no_longer_fits_is_named_and_the_old_files_are_kept() {
     drop(book);
     let before = fs::read_to_string(directory.path().join("cpu_manager_state")).unwrap();
 
-    // CPU 1, which is a's, is the system's now.
+    // CPU 1, which pod a has, is reserved for the system now.
     let (book, found) = Book::open(directory.path(), node(4, "0-1")).unwrap();
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert!(lines.iter().any(|line| line.contains("pod a, container c")), "{lines:?}");
@@ -136,10 +136,10 @@ fn what_no_longer_fits_is_named_and_the_old_files_are_kept() {
     assert!(kept.iter().any(|path| fs::read_to_string(path).unwrap() == before), "{kept:?}");
 }
 
-/// KEP-4885: switching the gate off leaves alone what runs, and what was written is not believed when it is
-/// switched on again.
+/// KEP-4885: disabling the gate does not affect running pods, and the old file is not trusted after
+/// re-enabling it.
 #[test]
-fn on_windows_affinity_goes_off_and_on_again_and_the_file_that_is_old_by_then_is_caught() {
+fn windows_affinity_ignores_a_stale_file_when_enabled_again() {
     let directory = tempfile::tempdir().unwrap();
     let open = |gate: bool| {
         let machine = machine(OsName::Windows, 4, &[8 << 30]);
@@ -161,7 +161,7 @@ fn on_windows_affinity_goes_off_and_on_again_and_the_file_that_is_old_by_then_is
     assert_eq!(text(&own), "1");
     drop(book);
 
-    // Off: what runs is told nothing, and what starts gets no affinity.
+    // Disabled: running pods are not changed, and new pods get no affinity.
     let (mut book, found) = open(false);
     assert!(
         named(&found, "was \"static\" and is \"none\"") && named(&found, "backup-1"),
@@ -173,8 +173,8 @@ fn on_windows_affinity_goes_off_and_on_again_and_the_file_that_is_old_by_then_is
     assert!(book.placed(&pod("b", 2))["c"].groups.is_empty());
     drop(book);
 
-    // On again: the file was written without affinity. What runs gets a place when it is admitted again,
-    // and nobody gets it twice.
+    // Enabled again: the file was written without affinity. Running pods are placed when they are admitted
+    // again, and no CPU is assigned twice.
     let (mut book, found) = open(true);
     assert!(named(&found, "was \"none\" and is \"static\""), "{found:?}");
     let places = [hand_out(&mut book, &pod("b", 2)), hand_out(&mut book, &pod("a", 1))];
@@ -184,7 +184,7 @@ fn on_windows_affinity_goes_off_and_on_again_and_the_file_that_is_old_by_then_is
 }
 
 #[test]
-fn a_file_that_cannot_be_read_blocks_nothing() {
+fn unusable_file_does_not_block_startup() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("cpu_manager_state"), "{\"policyName\":\"static\"").unwrap();
     let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
@@ -195,8 +195,8 @@ fn a_file_that_cannot_be_read_blocks_nothing() {
 }
 
 #[test]
-fn memory_that_windows_may_take_from_elsewhere_is_warned_about() {
-    // The node with CPUs to spare has little memory.
+fn memory_from_other_numa_nodes_is_a_warning_on_windows() {
+    // The node with free CPUs has little memory.
     let warnings = |os| {
         let machine = machine(os, 4, &[1 << 30, 8 << 30]);
         let written = format!(
@@ -226,7 +226,7 @@ fn memory_that_windows_may_take_from_elsewhere_is_warned_about() {
     assert_eq!(warnings(OsName::Linux), []);
 }
 
-/// CPUs in use as a test writes them: `(pod, container, CPUs)`.
+/// CPUs in use, as `(pod, container, CPUs)`.
 type InUse<'a> = &'a [(&'a str, &'a str, &'a str)];
 
 fn in_use(list: InUse<'_>) -> CpusInUse {
@@ -239,7 +239,7 @@ fn in_use(list: InUse<'_>) -> CpusInUse {
 }
 
 #[test]
-fn cpus_are_recovered_from_the_runtime_when_the_file_is_lost_or_broken() {
+fn cpus_are_recovered_from_the_runtime_without_a_usable_file() {
     for broken in [None, Some("{\"policyName\":\"static\""), Some("{}"), Some("")] {
         let directory = tempfile::tempdir().unwrap();
         let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
@@ -270,7 +270,7 @@ fn cpus_are_recovered_from_the_runtime_when_the_file_is_lost_or_broken() {
 }
 
 #[test]
-fn only_cpus_that_a_pod_has_to_itself_are_recovered() {
+fn only_exclusive_cpus_are_recovered() {
     let table: &[(&str, InUse<'_>, InUse<'_>)] = &[
         ("any CPU", &[("a", "c", "0-7")], &[]),
         ("a reserved CPU", &[("a", "c", "0-1")], &[]),
@@ -294,21 +294,21 @@ fn only_cpus_that_a_pod_has_to_itself_are_recovered() {
 }
 
 #[test]
-fn recovered_cpus_that_the_pod_does_not_ask_for_are_released() {
+fn recovered_cpus_that_the_pod_does_not_request_are_released() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
     book.recover(&in_use(&[("a", "c", "1-2"), ("b", "c", "3-4")])).unwrap();
     book.confirm(&placement_demand(&pod("a", 1))).unwrap();
     assert_eq!(text(&book.shared()), "0-2,5-7");
     assert_eq!(book.place(&PodUid::new("b"), "c").cpus, CpuSet::range(3, 4));
-    // Later changes of what a pod asks for are not the book's to judge.
+    // Only the first confirmation compares; later changes of requests are ignored.
     book.confirm(&placement_demand(&pod("b", 2))).unwrap();
     book.confirm(&placement_demand(&pod("b", 1))).unwrap();
     assert!(book.holds(&PodUid::new("b")));
 }
 
 #[test]
-fn the_files_of_a_kubelet_stay_as_they_are_byte_for_byte() {
+fn kubelet_state_files_stay_unchanged_byte_for_byte() {
     let recorded = crate::status::replay::lines("node.jsonl.gz");
     let line = recorded.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
     let machine = machine(OsName::Linux, 2, &[8 << 30]);
@@ -327,7 +327,7 @@ fn the_files_of_a_kubelet_stay_as_they_are_byte_for_byte() {
     }
 }
 
-/// The kubelet lists every page size of the machine, and refuses a file without one of them.
+/// The kubelet lists every page size of the machine, and rejects a file without one of them.
 #[test]
 fn huge_page_sizes_without_pages_are_written() {
     let mut machine = machine(OsName::Linux, 4, &[8 << 30]);
