@@ -15,7 +15,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::qos_class;
-use crate::spec::{Amounts, Labels, Pod, Sysctl};
+use crate::spec::{Labels, Pod, ResourceList, Sysctl};
 
 mod fit;
 mod preempt;
@@ -34,7 +34,7 @@ pub struct Node {
     pub name: String,
     pub labels: Labels,
     pub taints: Vec<Taint>,
-    pub allocatable: Amounts,
+    pub allocatable: ResourceList,
     pub os: Option<OsName>,
     /// Pressure conditions of the node, such as `MemoryPressure`, in the order of their reports.
     pub pressures: Vec<String>,
@@ -66,7 +66,7 @@ impl Node {
         self.labels = Labels::deserialize(&object["metadata"]["labels"]).unwrap_or_default();
         self.taints = taints.map(taint).collect();
         self.allocatable =
-            Amounts::deserialize(&object["status"]["allocatable"]).unwrap_or_default();
+            ResourceList::deserialize(&object["status"]["allocatable"]).unwrap_or_default();
     }
 }
 
@@ -75,7 +75,7 @@ impl Node {
 pub struct Neighbour<'a> {
     pub pod: &'a Pod,
     /// Its allocated resources: its requests, or the requests before a resize that is pending.
-    pub requests: Amounts,
+    pub requests: ResourceList,
 }
 
 impl<'a> Neighbour<'a> {

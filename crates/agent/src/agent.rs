@@ -4,7 +4,7 @@
 //!   ledger ──▶ runtime ──▶ node object ──▶ pods of the API and of files ──▶ …
 //! ```
 //!
-//! One task owns all pods ([`Pods`]) and handles messages one after the other. Workers, relists, probes and the
+//! One task owns all pods ([`PodSet`]) and handles messages one after the other. Workers, relists, probes and the
 //! node's own status are tasks of their own. When the agent stops, pods keep running.
 
 use std::collections::BTreeMap;
@@ -34,33 +34,33 @@ use tracing::{info, warn};
 
 use crate::admission;
 use crate::clock::{self, Clock, SystemClock};
-use crate::context::{Hands, Report};
+use crate::context::{AgentContext, WorkerReport};
 use crate::cpusets::reconcile;
-use crate::cpusets::tracker::Pool;
+use crate::cpusets::tracker::CpusetTracker;
 use crate::ledger::allocations::{AllocationError, Allocations};
-use crate::ledger::file::{Book, BookError};
+use crate::ledger::file::{LedgerError, LedgerFile};
 use crate::node::environment::{self, Places};
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
-use crate::observability::events::Told;
-use crate::observability::metrics::{Counters, Now};
+use crate::observability::events::AgentEvent;
+use crate::observability::metrics::{AgentMetrics, PodGauges};
 use crate::observability::pod_resources;
 use crate::observability::prometheus::Counter;
 use crate::observability::recorder::{self, Recorder};
 use crate::observability::stats::Stats;
-use crate::pods::dependencies::Sources;
-use crate::pods::pod_set::{self, Pods, Read};
+use crate::pods::dependencies::PodDependencies;
+use crate::pods::pod_set::{self, PodSet, PodWithManifest};
 use crate::pods::static_pods::{self, mirror};
-use crate::pods::worker::Ending;
+use crate::pods::worker::Termination;
 use crate::reclaim::housekeeping;
 use crate::runtime::cgroups::{self, PodCgroups};
 use crate::runtime::images::Images;
 use crate::runtime::logs::rotate::Policy;
-use crate::runtime::lower::NodeFacts;
+use crate::runtime::lower::NodeEnvironment;
 use crate::runtime::probes::{ProbeReport, Probes};
-use crate::runtime::relist::{self, Brief};
+use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
-use crate::spec::Amounts;
-use crate::status::pod_cache::Board;
+use crate::spec::ResourceList;
+use crate::status::pod_cache::PodCache;
 use crate::volumes::Volumes;
 
 mod log_rotation;
@@ -71,7 +71,7 @@ mod reclaim;
 mod server_backend;
 
 pub use log_rotation::RunningLog;
-use server_backend::Answers;
+use server_backend::ServerBackend;
 
 /// Interval between two relists of the runtime. Upstream's value.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -106,9 +106,9 @@ pub struct Settings {
 
 /// The way the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leave {
+pub enum ShutdownMode {
     /// Pods keep running, and the next agent adopts them.
-    PodsRunOn,
+    LeavePodsRunning,
     /// Pods are stopped, and the next agent starts them again.
     StopPods,
 }
@@ -122,11 +122,11 @@ pub enum StartError {
     #[error("{path}: {cause}")]
     Directory { path: String, cause: std::io::Error },
     #[error(transparent)]
-    Book(#[from] BookError),
+    LedgerFile(#[from] LedgerError),
     #[error(transparent)]
     Allocations(#[from] AllocationError),
-    #[error("what the node would tell of itself is wrong: {0}")]
-    Report(#[from] ReportError),
+    #[error("invalid node report: {0}")]
+    WorkerReport(#[from] ReportError),
 }
 
 fn listed<T: ToString>(findings: &[T]) -> String {
@@ -134,15 +134,15 @@ fn listed<T: ToString>(findings: &[T]) -> String {
 }
 
 /// A message to the task that owns the pods.
-enum Happening {
-    Pods(Change<Read>),
-    Looked(BTreeMap<String, Brief>),
+enum AgentMessage {
+    Pods(Change<PodWithManifest>),
+    Looked(BTreeMap<String, PodSummary>),
     Probed(ProbeReport),
-    Reported(Report),
+    Reported(WorkerReport),
     /// The static pods of all manifests.
-    Files(Vec<Read>),
+    StaticPods(Vec<PodWithManifest>),
     /// The pod with this UID is to be evicted.
-    Evict(String, Ending),
+    Evict(String, Termination),
     /// A request for the logs that are being written.
     Logs(oneshot::Sender<Vec<RunningLog>>),
 }
@@ -150,18 +150,18 @@ enum Happening {
 /// An agent that is ready to run.
 #[derive(Debug)]
 pub struct Agent {
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     node: Arc<RwLock<admission::Node>>,
     description: Description,
     root: PathBuf,
     report: watch::Sender<Arc<NodeReport>>,
     probes: mpsc::UnboundedReceiver<ProbeReport>,
-    reports: mpsc::UnboundedReceiver<Report>,
+    reports: mpsc::UnboundedReceiver<WorkerReport>,
     capabilities: watch::Sender<Option<Arc<Capabilities>>>,
     listener: Option<Listener>,
     configuration: Value,
     /// The resources of all pods together.
-    amounts: Amounts,
+    amounts: ResourceList,
     check_every: Duration,
     /// True if the limits of all pods together are enforced.
     enforced: bool,
@@ -188,32 +188,32 @@ impl Agent {
         info!(topology = %detected, "{}", host::detected::MESSAGE);
         let configured = Configured::new(&machine, &config).map_err(StartError::Configuration)?;
         for warning in &configured.warnings {
-            warn!(%warning, "configuration");
+            warn!(%warning, "configuration warning");
         }
         std::fs::create_dir_all(&root)
             .map_err(|cause| StartError::Directory { path: root.display().to_string(), cause })?;
         let milli_cpus = configured.allocatable.milli_cpus;
-        let (book, found) = Book::open(&root, configured.node)?;
+        let (book, found) = LedgerFile::open(&root, configured.node)?;
         for found in &found {
-            warn!(%found, "state");
+            warn!(%found, "state file was migrated");
         }
         let (allocations, unusable) = Allocations::open(&root)?;
         for unusable in &unusable {
-            warn!(%unusable, "state");
+            warn!(%unusable, "state file is unusable");
         }
         if let Some(links) = &log_links
             && let Err(error) = std::fs::create_dir_all(links)
         {
-            warn!(%error, directory = %links.display(), "there are no links to logs");
+            warn!(%error, directory = %links.display(), "failed to create the directory for log links");
         }
         let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
         tokio::spawn(recorder::deliver(queue, api.clone(), node.name.clone()));
-        let counters = Counters::new();
-        counters.node_name.set(&[&node.name], 1.0);
-        counters.gates(&config.feature_gates);
-        let calls = counters.calls.clone();
+        let metrics = AgentMetrics::new();
+        metrics.node_name.set(&[&node.name], 1.0);
+        metrics.gates(&config.feature_gates);
+        let calls = metrics.calls.clone();
         let runtime = cri::Client::new(runtime)
             .observed(move |method, took, failed| calls.tell(method, took, failed));
         let (probe_reports, probes) = mpsc::unbounded_channel();
@@ -226,21 +226,21 @@ impl Agent {
                 host::cgroups::Version::V1 => 1.0,
                 host::cgroups::Version::V2 => 2.0,
             };
-            counters.cgroup_version.set(&[], version);
+            metrics.cgroup_version.set(&[], version);
         }
         let places = Places { root: &root, logs: &logs };
         let facts = environment::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
         let amounts = qos_cgroups::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
-        let hands = Hands {
+        let context = AgentContext {
             images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
-            sources: Sources::start(api.clone(), Arc::clone(&clock), api_address),
+            sources: PodDependencies::start(api.clone(), Arc::clone(&clock), api_address),
             probes: Probes::counted(
                 runtime.clone(),
                 probe_reports,
-                Counter::of_probes(&counters.probes),
+                Counter::of_probes(&metrics.probes),
             ),
-            pool: Pool::default(),
+            pool: CpusetTracker::default(),
             truth: tokio::sync::Mutex::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
             book: Mutex::new(book),
@@ -258,16 +258,16 @@ impl Agent {
             active: watch::Sender::default(),
             known_pods: watch::Sender::default(),
             mirrors: watch::Sender::default(),
-            board: Board::counted(counters.lives.clone()),
-            counters,
+            board: PodCache::counted(metrics.lives.clone()),
+            metrics,
             reports: worker_reports,
             api,
             runtime,
             recorder,
             clock,
         };
-        let enforced =
-            hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
+        let enforced = context.cgroups.is_some()
+            && config.enforce_node_allocatable.contains(&Enforcement::Pods);
         let seen = admission::Node {
             name: node.name.clone(),
             os: Some(machine.os),
@@ -275,7 +275,7 @@ impl Agent {
             ..admission::Node::default()
         };
         Ok(Agent {
-            hands: Arc::new(hands),
+            context: Arc::new(context),
             node: Arc::new(RwLock::new(seen)),
             description: node,
             root,
@@ -292,33 +292,33 @@ impl Agent {
     }
 
     #[must_use]
-    pub fn hands(&self) -> Arc<Hands> {
-        Arc::clone(&self.hands)
+    pub fn context(&self) -> Arc<AgentContext> {
+        Arc::clone(&self.context)
     }
 
     /// Runs until `stop` has a value.
-    pub async fn run(self, mut stop: watch::Receiver<Option<Leave>>) {
-        let Agent { hands, node, description, root, report, probes, reports, .. } = self;
+    pub async fn run(self, mut stop: watch::Receiver<Option<ShutdownMode>>) {
+        let Agent { context, node, description, root, report, probes, reports, .. } = self;
         let (capabilities, listener) = (self.capabilities, self.listener);
         let mut tasks = JoinSet::new();
-        hands.note_booked();
-        hands.recorder.node(&description.name, Told::Starting);
+        context.note_booked();
+        context.recorder.node(&description.name, AgentEvent::Starting);
         if self.enforced {
-            hands.recorder.node(&description.name, Told::AllocatableEnforced);
+            context.recorder.node(&description.name, AgentEvent::AllocatableEnforced);
         }
-        tasks.spawn(qos_cgroups::keep(Arc::clone(&hands), self.amounts));
-        tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
+        tasks.spawn(qos_cgroups::keep(Arc::clone(&context), self.amounts));
+        tasks.spawn(tell_of_resources(Arc::clone(&context), root.clone()));
         if let Some(listener) = listener {
-            let stats = Stats::new(Arc::clone(&hands), root.clone(), description.name.clone());
-            let answers = Answers::new(Arc::clone(&hands), self.configuration, stats);
+            let stats = Stats::new(Arc::clone(&context), root.clone(), description.name.clone());
+            let answers = ServerBackend::new(Arc::clone(&context), self.configuration, stats);
             let access = Access::reviewed(
-                hands.api.clone(),
+                context.api.clone(),
                 description.name.clone(),
                 description.settings.access.clone(),
             );
-            let server = Server::new(Arc::new(answers), hands.runtime.clone())
+            let server = Server::new(Arc::new(answers), context.runtime.clone())
                 .open_to(access)
-                .measured(&hands.counters.registry);
+                .measured(&context.metrics.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();
             tasks.spawn(server.serve(listener, ends));
@@ -328,15 +328,15 @@ impl Agent {
             });
         }
         let (health, healthy) = watch::channel(RuntimeHealth::Starting);
-        tasks.spawn(node::runtime::watch(hands.runtime.clone(), health));
-        tasks.spawn(ask(hands.runtime.clone(), healthy.clone(), capabilities));
-        tasks.spawn(keep_report(Arc::clone(&hands), report.clone()));
+        tasks.spawn(node::runtime::watch(context.runtime.clone(), health));
+        tasks.spawn(ask(context.runtime.clone(), healthy.clone(), capabilities));
+        tasks.spawn(keep_report(Arc::clone(&context), report.clone()));
         let (pressure, pressed) = watch::channel(Pressure::default());
         tasks.spawn(reclaim::tell_admission(Arc::clone(&node), pressed.clone()));
         let (images, have) = watch::channel(Arc::default());
-        tasks.spawn(node::images::watch(hands.runtime.clone(), images));
+        tasks.spawn(node::images::watch(context.runtime.clone(), images));
         let (takeover, taken_over) = watch::channel(Takeover::Unknown);
-        let sources = node::Sources {
+        let sources = node::StatusInputs {
             runtime: healthy.clone(),
             pressure: pressed,
             images: have,
@@ -348,9 +348,9 @@ impl Agent {
         };
         let (object, seen) = watch::channel(None);
         let (tell, told) = mpsc::unbounded_channel();
-        tasks.spawn(tell_of_node(hands.recorder.clone(), description.name.clone(), told));
+        tasks.spawn(tell_of_node(context.recorder.clone(), description.name.clone(), told));
         let name = description.name.clone();
-        let duties = Duties {
+        let duties = LoopSettings {
             node: name.clone(),
             files: manifests::settings(&description),
             logs: (description.settings.logs, description.settings.logs_every),
@@ -358,9 +358,9 @@ impl Agent {
             pressure,
             takeover: takeover.clone(),
         };
-        let mirrors = hands.mirrors.subscribe();
-        tasks.spawn(mirror::keep(hands.api.clone(), name.clone(), seen.clone(), mirrors));
-        let api = hands.api.clone();
+        let mirrors = context.mirrors.subscribe();
+        tasks.spawn(mirror::keep(context.api.clone(), name.clone(), seen.clone(), mirrors));
+        let api = context.api.clone();
         tasks.spawn(async move {
             // A node that was only restarted does not become NotReady in between.
             let (mut health, mut takeover) = (sources.runtime.clone(), sources.takeover.clone());
@@ -372,16 +372,16 @@ impl Agent {
             node::run(api, description, sources, object, tell).await;
         });
         let (object, runtime) = (seen.clone(), healthy.clone());
-        tasks.spawn(node_sync::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
+        tasks.spawn(node_sync::keep(Arc::clone(&context), Arc::clone(&node), object, runtime));
 
         // Nothing is decided before the running containers and the Node object are known.
         let ready = async {
-            let first = first_look(&hands.runtime).await;
-            takeover.send_replace(match first.values().any(Brief::is_alive) {
+            let first = first_look(&context.runtime).await;
+            takeover.send_replace(match first.values().any(PodSummary::is_alive) {
                 true => Takeover::UnderWay,
                 false => Takeover::Done,
             });
-            let _ = hands.capabilities.clone().wait_for(Option::is_some).await;
+            let _ = context.capabilities.clone().wait_for(Option::is_some).await;
             let _ = seen.clone().wait_for(Option::is_some).await;
             first
         };
@@ -389,26 +389,26 @@ impl Agent {
             first = ready => first,
             _ = stop.wait_for(Option::is_some) => return,
         };
-        node_sync::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
+        node_sync::take(&context, &node, seen.borrow().as_deref(), &healthy.borrow());
         // Running containers are moved to their CPUs before anything else starts.
         let checking = async {
-            take_up(&hands, &first).await;
-            reconcile::check(&hands).await
+            take_up(&context, &first).await;
+            reconcile::check(&context).await
         };
         let checked = tokio::select! {
             checked = checking => checked,
             _ = stop.wait_for(Option::is_some) => return,
         };
-        info!(?checked, "took up what runs");
-        tasks.spawn(reconcile::keep(Arc::clone(&hands), self.check_every));
-        tasks.spawn(housekeeping::keep(Arc::clone(&hands)));
-        let pods = Pods::new(Arc::clone(&hands), node, first);
-        let (pods, leave) = follow(&hands, pods, duties, probes, reports, &mut tasks, stop).await;
+        info!(?checked, "adopted running containers");
+        tasks.spawn(reconcile::keep(Arc::clone(&context), self.check_every));
+        tasks.spawn(housekeeping::keep(Arc::clone(&context)));
+        let pods = PodSet::new(Arc::clone(&context), node, first);
+        let (pods, leave) = follow(&context, pods, duties, probes, reports, &mut tasks, stop).await;
         match leave {
-            Leave::PodsRunOn => info!("stopped; pods run on"),
-            Leave::StopPods => {
+            ShutdownMode::LeavePodsRunning => info!("agent stopped; pods keep running"),
+            ShutdownMode::StopPods => {
                 pods.halt().await;
-                info!("stopped, and pods with it");
+                info!("agent and pods stopped");
             }
         }
     }
@@ -416,7 +416,7 @@ impl Agent {
 
 /// Settings of the loops around the pods.
 #[derive(Debug)]
-struct Duties {
+struct LoopSettings {
     /// The node's name.
     node: String,
     files: Option<static_pods::Settings>,
@@ -429,57 +429,57 @@ struct Duties {
 
 /// Handles the messages about pods until the agent is stopped.
 async fn follow(
-    hands: &Arc<Hands>,
-    mut pods: Pods,
-    duties: Duties,
+    context: &Arc<AgentContext>,
+    mut pods: PodSet,
+    duties: LoopSettings,
     mut probes: mpsc::UnboundedReceiver<ProbeReport>,
-    mut reports: mpsc::UnboundedReceiver<Report>,
+    mut reports: mpsc::UnboundedReceiver<WorkerReport>,
     tasks: &mut JoinSet<()>,
-    mut stop: watch::Receiver<Option<Leave>>,
-) -> (Pods, Leave) {
-    let Duties { node, files, logs, reclaim, pressure, takeover } = duties;
+    mut stop: watch::Receiver<Option<ShutdownMode>>,
+) -> (PodSet, ShutdownMode) {
+    let LoopSettings { node, files, logs, reclaim, pressure, takeover } = duties;
     let (happened, mut happenings) = mpsc::unbounded_channel();
     let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
-    let reflector = Reflector::new(hands.api.clone(), PODS, scope, pod_set::read);
+    let reflector = Reflector::new(context.api.clone(), PODS, scope, pod_set::read);
     let of_pods = happened.clone();
-    tasks.spawn(reflector.run(move |change| of_pods.send(Happening::Pods(change)).is_ok()));
-    let now = hands.counters.now.clone();
-    tasks.spawn(look_often(hands.runtime.clone(), now, happened.clone()));
+    tasks.spawn(reflector.run(move |change| of_pods.send(AgentMessage::Pods(change)).is_ok()));
+    let now = context.metrics.now.clone();
+    tasks.spawn(look_often(context.runtime.clone(), now, happened.clone()));
     match files {
         None => pods.take_files(Vec::new()),
         Some(files) => {
-            tasks.spawn(manifests::follow(Arc::clone(hands), files, happened.clone()));
+            tasks.spawn(manifests::follow(Arc::clone(context), files, happened.clone()));
         }
     }
     let (policy, every) = logs;
-    tasks.spawn(log_rotation::keep(Arc::clone(hands), policy, every, happened.clone()));
-    tasks.spawn(reclaim::keep(Arc::clone(hands), reclaim, pressure, happened));
+    tasks.spawn(log_rotation::keep(Arc::clone(context), policy, every, happened.clone()));
+    tasks.spawn(reclaim::keep(Arc::clone(context), reclaim, pressure, happened));
     loop {
         if pods.is_complete() && *takeover.borrow() != Takeover::Done {
             // Running pods that were given CPUs just now are moved there before the node reports ready.
-            if let Err(error) = hands.follow_pool().await {
+            if let Err(error) = context.follow_pool().await {
                 warn!(%error, "a running container does not have its CPUs yet");
             }
             takeover.send_replace(Takeover::Done);
         }
         let happening = tokio::select! {
             Some(happening) = happenings.recv() => happening,
-            Some(report) = probes.recv() => Happening::Probed(report),
-            Some(report) = reports.recv() => Happening::Reported(report),
+            Some(report) = probes.recv() => AgentMessage::Probed(report),
+            Some(report) = reports.recv() => AgentMessage::Reported(report),
             leave = stop.wait_for(Option::is_some) => {
                 // If the sender is gone, no pod is stopped.
-                let leave = leave.ok().and_then(|leave| *leave).unwrap_or(Leave::PodsRunOn);
+                let leave = leave.ok().and_then(|leave| *leave).unwrap_or(ShutdownMode::LeavePodsRunning);
                 return (pods, leave);
             }
         };
         match happening {
-            Happening::Pods(change) => pods.take_change(change),
-            Happening::Looked(briefs) => pods.take_look(briefs),
-            Happening::Probed(report) => pods.take_probe(report),
-            Happening::Reported(report) => pods.take_report(report),
-            Happening::Files(wanted) => pods.take_files(wanted),
-            Happening::Evict(uid, ending) => pods.evict(&uid, ending),
-            Happening::Logs(answer) => {
+            AgentMessage::Pods(change) => pods.take_change(change),
+            AgentMessage::Looked(summaries) => pods.take_look(summaries),
+            AgentMessage::Probed(report) => pods.take_probe(report),
+            AgentMessage::Reported(report) => pods.take_report(report),
+            AgentMessage::StaticPods(wanted) => pods.take_files(wanted),
+            AgentMessage::Evict(uid, ending) => pods.evict(&uid, ending),
+            AgentMessage::Logs(answer) => {
                 // The receiver may be gone.
                 let _ = answer.send(pods.running_logs());
             }
@@ -489,14 +489,14 @@ async fn follow(
 
 /// Registers the running containers. If the ledger lost the CPUs of containers, the CPUs that are
 /// exclusive to them in the kernel are committed first.
-async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
-    let place = |uid: &str, name: &str| hands.book().place(&PodUid::new(uid), name);
-    hands.pool.take_up(first, place);
-    if !hands.book().lost_cpus() {
+async fn take_up(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
+    let place = |uid: &str, name: &str| context.book().place(&PodUid::new(uid), name);
+    context.pool.take_up(first, place);
+    if !context.book().lost_cpus() {
         return;
     }
-    let in_use = reconcile::cpus_in_use(hands).await;
-    let recovered = hands.book().recover(&in_use);
+    let in_use = reconcile::cpus_in_use(context).await;
+    let recovered = context.book().recover(&in_use);
     match recovered {
         Ok(recovered) => {
             for (pod, containers) in &recovered {
@@ -505,18 +505,18 @@ async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
                 }
             }
         }
-        Err(error) => warn!(%error, "the CPUs of running containers cannot be recovered"),
+        Err(error) => warn!(%error, "failed to recover the CPUs of running containers"),
     }
-    hands.note_booked();
-    hands.pool.take_up(first, place);
+    context.note_booked();
+    context.pool.take_up(first, place);
 }
 
 /// Makes the cgroups above all pods. If that fails, a warning is logged and pods run without limits of
 /// their own.
 fn pod_cgroups(
     kernel: Result<host::cgroups::Cgroups, CgroupError>,
-    amounts: &Amounts,
-    facts: &NodeFacts,
+    amounts: &ResourceList,
+    facts: &NodeEnvironment,
 ) -> Option<PodCgroups> {
     let made = kernel.and_then(|kernel| {
         let cgroups = PodCgroups::new(kernel, facts.cgroups.clone());
@@ -527,31 +527,35 @@ fn pod_cgroups(
     match made {
         Ok(cgroups) => Some(cgroups),
         Err(error) => {
-            warn!(%error, "pods have no cgroups of their own");
+            warn!(%error, "failed to create the cgroups of pods; pods run without limits of their own");
             None
         }
     }
 }
 
 /// Serves the Pod Resources API. A failure is not fatal: only monitoring depends on it.
-async fn tell_of_resources(hands: Arc<Hands>, root: PathBuf) {
-    let os = hands.facts().os;
-    if let Err(error) = pod_resources::serve(hands, os, &root).await {
-        warn!(%error, "the Pod Resources API");
+async fn tell_of_resources(context: Arc<AgentContext>, root: PathBuf) {
+    let os = context.facts().os;
+    if let Err(error) = pod_resources::serve(context, os, &root).await {
+        warn!(%error, "failed to serve the Pod Resources API");
     }
 }
 
-async fn tell_of_node(recorder: Recorder, name: String, mut told: mpsc::UnboundedReceiver<Told>) {
+async fn tell_of_node(
+    recorder: Recorder,
+    name: String,
+    mut told: mpsc::UnboundedReceiver<AgentEvent>,
+) {
     while let Some(told) = told.recv().await {
         recorder.node(&name, told);
     }
 }
 
-async fn first_look(runtime: &cri::Client) -> BTreeMap<String, Brief> {
+async fn first_look(runtime: &cri::Client) -> BTreeMap<String, PodSummary> {
     let mut told = false;
     loop {
-        match relist::briefly(runtime).await {
-            Ok(briefs) => return briefs,
+        match relist::relist(runtime).await {
+            Ok(summaries) => return summaries,
             Err(error) if !told => {
                 warn!(%error, "waiting for the container runtime");
                 told = true;
@@ -562,7 +566,11 @@ async fn first_look(runtime: &cri::Client) -> BTreeMap<String, Brief> {
     }
 }
 
-async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSender<Happening>) {
+async fn look_often(
+    runtime: cri::Client,
+    now: PodGauges,
+    happened: mpsc::UnboundedSender<AgentMessage>,
+) {
     let mut timer = tokio::time::interval(LOOK_EVERY);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut last: Option<Instant> = None;
@@ -570,11 +578,11 @@ async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSen
         timer.tick().await;
         let began = Instant::now();
         // The node's conditions report that the runtime is unavailable.
-        let Ok(briefs) = relist::briefly(&runtime).await else { continue };
+        let Ok(summaries) = relist::relist(&runtime).await else { continue };
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
         let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
-        now.looked(&briefs, began.elapsed().as_secs_f64(), since, at);
-        if happened.send(Happening::Looked(briefs)).is_err() {
+        now.looked(&summaries, began.elapsed().as_secs_f64(), since, at);
+        if happened.send(AgentMessage::Looked(summaries)).is_err() {
             return;
         }
     }
@@ -598,16 +606,16 @@ async fn ask(
 }
 
 /// Publishes the allocations for schedulers.
-async fn keep_report(hands: Arc<Hands>, report: watch::Sender<Arc<NodeReport>>) {
-    let mut booked = hands.booked.subscribe();
+async fn keep_report(context: Arc<AgentContext>, report: watch::Sender<Arc<NodeReport>>) {
+    let mut booked = context.booked.subscribe();
     loop {
-        let ledger = hands.book().ledger().clone();
+        let ledger = context.book().ledger().clone();
         let mut next = NodeReport::clone(&report.borrow());
         match next.set_ledger(ledger) {
             Ok(()) => {
                 report.send_replace(Arc::new(next));
             }
-            Err(error) => warn!(%error, "what is handed out cannot be told"),
+            Err(error) => warn!(%error, "failed to render the node report"),
         }
         if booked.changed().await.is_err() {
             return;

@@ -1,6 +1,7 @@
-//! What pod workers work with: [`Hands`], the runtime, the API, the machine and the node's book.
+//! The state and connections that pod workers share: [`AgentContext`] with the runtime, the API, the machine
+//! and the ledger.
 //!
-//! Every effect a worker has goes through here. Decides nothing about pods.
+//! Decides nothing about pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,87 +14,89 @@ use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::clock::Clock;
-use crate::cpusets::reconcile::History;
-use crate::cpusets::tracker::{Entry, NotMoved, Pool};
+use crate::cpusets::reconcile::ReconcileHistory;
+use crate::cpusets::tracker::{CpusetTracker, RebalanceError, TrackedContainer};
 use crate::ledger::allocations::Allocations;
-use crate::ledger::file::{Book, BookError};
-use crate::observability::metrics::{CgroupWork, Counters, Work};
+use crate::ledger::file::{LedgerError, LedgerFile};
+use crate::observability::metrics::{AgentMetrics, CgroupOperation, SyncMetrics};
 use crate::observability::recorder::Recorder;
-use crate::pods::dependencies::Sources;
+use crate::pods::dependencies::PodDependencies;
 use crate::pods::static_pods::mirror::Mirrors;
 use crate::runtime::cgroups::PodCgroups;
 use crate::runtime::images::Images;
 use crate::runtime::lower::env::Environment;
-use crate::runtime::lower::{self, Mounted, NodeFacts, Placed, PodInput, Source};
+use crate::runtime::lower::{
+    self, ContainerAffinity, MountedVolumes, NodeEnvironment, PodInput, PodSource,
+};
 use crate::runtime::probes::Probes;
 use crate::spec::demand::placement_demand;
 use crate::spec::{Container, Pod, Volume};
-use crate::status::pod_cache::Board;
+use crate::status::pod_cache::PodCache;
 use crate::status::writer::Subject;
-use crate::status::{self, Known, PodStatus};
+use crate::status::{self, PodStatus, StatusInputs};
 use crate::volumes::{self, VolumeError, Volumes};
 
 /// Shared by all workers.
 #[derive(Debug)]
-pub struct Hands {
+pub struct AgentContext {
     pub api: Client,
     pub runtime: cri::Client,
     pub recorder: Recorder,
     pub clock: Arc<dyn Clock>,
     pub images: Images,
-    pub sources: Sources,
+    pub sources: PodDependencies,
     pub probes: Probes,
-    pub pool: Pool,
-    /// What earlier truth checks found.
-    pub truth: tokio::sync::Mutex<History>,
-    /// How many pods start containers at a time, first come first served.
+    pub pool: CpusetTracker,
+    /// Results of earlier cpuset checks.
+    pub truth: tokio::sync::Mutex<ReconcileHistory>,
+    /// Limits how many pods start containers at a time, in the order of arrival.
     pub starts: Arc<Semaphore>,
-    pub book: Mutex<Book>,
-    /// What pods were given of what can change while they run.
+    pub book: Mutex<LedgerFile>,
+    /// Allocated resources of pods that can be resized.
     pub allocations: Mutex<Allocations>,
     /// Gate `InPlacePodVerticalScalingExclusiveCPUs`.
     pub change_static_cpus: bool,
-    /// Grows with everything the book hands out or takes back.
+    /// Incremented with every commit and release of the ledger.
     pub booked: watch::Sender<u64>,
-    pub facts: RwLock<Arc<NodeFacts>>,
-    /// What the runtime can do, as far as it has said.
+    pub facts: RwLock<Arc<NodeEnvironment>>,
+    /// Capabilities of the runtime, once it has reported them.
     pub capabilities: watch::Receiver<Option<Arc<Capabilities>>>,
     pub volumes: Volumes,
-    /// `None` where pods have no cgroups.
+    /// `None` if pods have no cgroups.
     pub cgroups: Option<PodCgroups>,
     /// `podPidsLimit`.
     pub pids_limit: Option<u64>,
-    /// Where links to containers' logs are; `/var/log/containers` on Linux.
+    /// Directory of the links to containers' logs; `/var/log/containers` on Linux.
     pub log_links: Option<PathBuf>,
-    /// What is shown to whoever asks the agent.
-    pub board: Board,
-    pub counters: Counters,
-    /// The pods that have something of the node.
+    /// Pods with their newest status, for the agent's server.
+    pub board: PodCache,
+    pub metrics: AgentMetrics,
+    /// The pods that hold resources of the node.
     pub active: watch::Sender<Arc<Vec<Arc<Pod>>>>,
-    /// The pods the agent has, by uid; `None` until all of them have been told of.
+    /// UIDs of the agent's pods; `None` until the initial list is complete.
     pub known_pods: watch::Sender<Option<Arc<BTreeSet<String>>>>,
-    /// What the API is to show of static pods, and what it shows.
+    /// Wanted and existing mirror pods of static pods.
     pub mirrors: watch::Sender<Arc<Mirrors>>,
-    /// What becomes of pods.
-    pub reports: mpsc::UnboundedSender<Report>,
+    /// Reports of workers to the agent.
+    pub reports: mpsc::UnboundedSender<WorkerReport>,
 }
 
-/// What a worker has to say to the agent.
+/// A report of a worker to the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
-    /// The pod, by uid, has given back what it had.
+pub enum WorkerReport {
+    /// The pod with this UID has released its resources.
     Settled(String),
-    /// Nothing is left of it.
+    /// The pod is gone.
     Over(String),
 }
 
-impl Hands {
+impl AgentContext {
     #[must_use]
-    pub fn facts(&self) -> Arc<NodeFacts> {
+    pub fn facts(&self) -> Arc<NodeEnvironment> {
         Arc::clone(&self.facts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn book(&self) -> MutexGuard<'_, Book> {
+    pub fn book(&self) -> MutexGuard<'_, LedgerFile> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,15 +104,14 @@ impl Hands {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the runtime makes of a sandbox what it is asked for; why not, if it would make something
-    /// else of it without a word.
+    /// Returns an error if the runtime would silently ignore part of a sandbox configuration.
     pub fn check_sandbox(&self, config: &v1::PodSandboxConfig) -> Result<(), String> {
         let capabilities = self.capabilities.borrow();
         let runtime = capabilities.as_ref().map(|of| (&*of.runtime_name, &*of.runtime_version));
         lower::sandbox::check_runtime(config, runtime)
     }
 
-    /// Which form of QoS-class resources the runtime understands.
+    /// Returns the form of QoS-class resources that the runtime supports.
     #[must_use]
     pub fn classes(&self) -> ClassSupport {
         let capabilities = self.capabilities.borrow();
@@ -123,39 +125,39 @@ impl Hands {
         handlers.iter().any(|of| of.name.is_empty() && of.recursive_read_only_mounts)
     }
 
-    /// What is the same in the statuses of all pods.
+    /// Returns the part of the inputs that all pods share.
     #[must_use]
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> StatusInputs {
         let runtime = self.capabilities.borrow().as_ref().map(|of| of.runtime_name.clone());
-        Known {
+        StatusInputs {
             runtime: runtime.unwrap_or_default(),
             recursive_read_only: self.recursive_read_only(),
             host_ips: self.facts().ips.clone(),
-            ..Known::default()
+            ..StatusInputs::default()
         }
     }
 
-    /// Where the containers of a pod are to be now.
+    /// Returns the current allocations of the containers of a pod.
     #[must_use]
-    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, Placed> {
+    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
         self.book().placed(pod)
     }
 
-    /// Where a container of the pool is to be now.
+    /// Returns the current allocation of a tracked container.
     #[must_use]
-    pub fn place(&self, entry: &Entry) -> Placed {
+    pub fn place(&self, entry: &TrackedContainer) -> ContainerAffinity {
         self.book().place(&PodUid::new(&entry.pod_uid), &entry.container)
     }
 
-    /// Every container without CPUs of its own leaves those that are somebody's by now.
-    pub async fn follow_pool(&self) -> Result<usize, NotMoved> {
-        let place = |entry: &Entry| self.place(entry);
+    /// Moves every container without exclusive CPUs off the CPUs that are exclusive now.
+    pub async fn follow_pool(&self) -> Result<usize, RebalanceError> {
+        let place = |entry: &TrackedContainer| self.place(entry);
         let moved = self.pool.follow(&self.runtime, self.facts().os, place).await?;
-        self.counters.moved.add(&[], u64::try_from(moved).unwrap_or(0));
+        self.metrics.moved.add(&[], u64::try_from(moved).unwrap_or(0));
         Ok(moved)
     }
 
-    /// Something was handed out or taken back.
+    /// Publishes that the ledger changed.
     pub fn note_booked(&self) {
         let (shared, exclusive, by_node) = {
             let book = self.book();
@@ -170,63 +172,66 @@ impl Hands {
             (book.shared().len(), exclusive.len(), by_node)
         };
         for (node, count) in by_node {
-            self.counters.exclusive_cpus_by_node.set(&[&node], count as f64);
+            self.metrics.exclusive_cpus_by_node.set(&[&node], count as f64);
         }
-        self.counters.shared_pool.set(&[], (shared * 1000) as f64);
-        self.counters.exclusive_cpus.set(&[], exclusive as f64);
+        self.metrics.shared_pool.set(&[], (shared * 1000) as f64);
+        self.metrics.exclusive_cpus.set(&[], exclusive as f64);
         self.booked.send_modify(|count| *count += 1);
     }
 
-    /// A container is about to start.
-    pub fn starting(&self, pod: &Pod, container: &str) -> Result<(), BookError> {
+    /// Marks a container as about to start.
+    pub fn starting(&self, pod: &Pod, container: &str) -> Result<(), LedgerError> {
         self.book().starting(&placement_demand(pod), container)
     }
 
-    /// The pod's place is free again.
+    /// Releases the allocation of the pod.
     pub async fn release(&self, pod: &Pod) -> Result<(), String> {
         let uid = PodUid::new(&pod.metadata.uid);
         let released = self.book().release(&uid).map_err(|error| error.to_string())?;
-        let _ = self.reports.send(Report::Settled(pod.metadata.uid.clone()));
+        let _ = self.reports.send(WorkerReport::Settled(pod.metadata.uid.clone()));
         if released {
             self.note_booked();
-            // Nothing depends on a larger pool; who could not be moved is found by the next check.
+            // Nothing depends on a larger shared pool. A container that could not be moved is found by
+            // the next check.
             let _ = self.follow_pool().await;
         }
         Ok(())
     }
 
-    /// What requests are made from.
+    /// Returns the inputs of the pod's CRI requests.
     #[must_use]
     pub fn input<'a>(
         pod: &'a Pod,
-        facts: &'a NodeFacts,
-        source: &'a Source,
-        placed: &'a BTreeMap<String, Placed>,
+        facts: &'a NodeEnvironment,
+        source: &'a PodSource,
+        placed: &'a BTreeMap<String, ContainerAffinity>,
     ) -> PodInput<'a> {
         PodInput { pod, facts, source, placed, user_namespace: None, volume_groups: &[] }
     }
 
-    pub async fn make_cgroups(&self, pod: &Pod, source: &Source) -> Result<(), String> {
+    pub async fn make_cgroups(&self, pod: &Pod, source: &PodSource) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
         let (pod, source, facts) = (pod.clone(), source.clone(), self.facts());
         let (placed, pids) = (self.placed(&pod), self.pids_limit);
-        let work = self.counters.work.clone();
+        let work = self.metrics.work.clone();
         blocking(move || {
-            let input = Hands::input(&pod, &facts, &source, &placed);
-            measured(&work, CgroupWork::Create, || cgroups.ensure_pod(&input, pids))
+            let input = AgentContext::input(&pod, &facts, &source, &placed);
+            measured(&work, CgroupOperation::Create, || cgroups.ensure_pod(&input, pids))
         })
         .await
     }
 
-    /// Gives the pod's cgroup other limits.
+    /// Changes the limits of the pod's cgroup.
     pub async fn limit_pod(&self, pod: &Pod, limits: host::cgroups::Limits) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (pod, work) = (pod.clone(), self.counters.work.clone());
-        blocking(move || measured(&work, CgroupWork::Update, || cgroups.limit_pod(&pod, &limits)))
-            .await
+        let (pod, work) = (pod.clone(), self.metrics.work.clone());
+        blocking(move || {
+            measured(&work, CgroupOperation::Update, || cgroups.limit_pod(&pod, &limits))
+        })
+        .await
     }
 
-    /// Bytes that all of the pod uses, where that can be known.
+    /// Returns the memory usage of the pod in bytes, if it can be read.
     pub async fn memory_usage(&self, pod: &Pod) -> Option<u64> {
         let cgroups = self.cgroups.clone()?;
         let path = cgroups.path(pod);
@@ -234,11 +239,11 @@ impl Hands {
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
-    /// Tells containers of a pod that run elsewhere to be where they are placed.
+    /// Moves running containers of a pod to their allocation.
     pub async fn move_to(
         &self,
         pod: &Pod,
-        placed: &BTreeMap<String, Placed>,
+        placed: &BTreeMap<String, ContainerAffinity>,
     ) -> Result<(), String> {
         let _still = self.pool.stand_still().await;
         for (id, entry) in self.pool.all() {
@@ -256,11 +261,12 @@ impl Hands {
 
     pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (uid, work) = (pod.metadata.uid.clone(), self.counters.work.clone());
-        blocking(move || measured(&work, CgroupWork::Destroy, || cgroups.remove_pod(&uid))).await
+        let (uid, work) = (pod.metadata.uid.clone(), self.metrics.work.clone());
+        blocking(move || measured(&work, CgroupOperation::Destroy, || cgroups.remove_pod(&uid)))
+            .await
     }
 
-    /// Whether what the pod's volumes hold can change while it runs.
+    /// Returns true if the contents of the pod's volumes can change while it runs.
     #[must_use]
     pub fn may_change(&self, pod: &Pod) -> bool {
         let references = volumes::references(pod);
@@ -273,8 +279,12 @@ impl Hands {
         !references.tokens.is_empty() || pod.spec.volumes.iter().any(is_files)
     }
 
-    /// Makes the pod's volumes what they are to be; else which cannot be, and why.
-    pub async fn mount(&self, pod: &Pod, source: &Source) -> Result<Mounted, Vec<VolumeError>> {
+    /// Mounts or updates the pod's volumes. Returns the errors of all that failed.
+    pub async fn mount(
+        &self,
+        pod: &Pod,
+        source: &PodSource,
+    ) -> Result<MountedVolumes, Vec<VolumeError>> {
         let references = volumes::references(pod);
         let fetched = self.sources.fetch(pod, &references).await;
         let (configs, tokens, claims) = fetched.map_err(|error| {
@@ -283,8 +293,9 @@ impl Hands {
         })?;
         let contents = {
             let (facts, placed) = (self.facts(), self.placed(pod));
-            let input = Hands::input(pod, &facts, source, &placed);
-            let sources = volumes::Sources { configs: &configs, tokens: &tokens, claims: &claims };
+            let input = AgentContext::input(pod, &facts, source, &placed);
+            let sources =
+                volumes::VolumeInputs { configs: &configs, tokens: &tokens, claims: &claims };
             volumes::contents(&input, &sources)
         };
         let (volumes, pod) = (self.volumes.clone(), pod.clone());
@@ -303,7 +314,7 @@ impl Hands {
         blocking(move || volumes.tear_down(&uid)).await
     }
 
-    /// Removes the pod's directories, its logs included.
+    /// Removes the pod's directories and logs.
     pub async fn remove_files(&self, pod: &Pod) -> Result<(), String> {
         let (volumes, of) = (self.volumes.clone(), pod.metadata.clone());
         let logs = lower::sandbox::log_directory_of(&self.facts(), &of);
@@ -323,7 +334,7 @@ impl Hands {
         .await
     }
 
-    /// Addresses of a pod as they were last told.
+    /// Returns the last reported addresses of a pod.
     #[must_use]
     pub fn ip_told(&self, pod: &Pod) -> String {
         match PodStatus::read(&pod.status).pod_ip {
@@ -332,24 +343,24 @@ impl Hands {
         }
     }
 
-    /// Whose status the pod's is: its own, or that of the mirror of a static pod.
+    /// Returns the target of the pod's status: the pod itself, or the mirror of a static pod.
     #[must_use]
     pub fn subject(&self, pod: &Pod) -> Subject {
         let mirrors = status::is_static(pod).then(|| self.mirrors.subscribe());
         let of = pod.metadata.clone();
-        let work = Some(self.counters.work.clone());
+        let work = Some(self.metrics.work.clone());
         Subject { namespace: of.namespace, name: of.name, uid: of.uid, mirrors, work }
     }
 
-    /// Writes the file of host names, and makes what the container mounts from within volumes.
+    /// Writes the hosts file and makes the paths that the container mounts from volumes.
     pub fn mounts_of(
         &self,
         input: &PodInput<'_>,
         container: &Container,
-        mounted: Option<&Mounted>,
+        mounted: Option<&MountedVolumes>,
         environment: &Environment,
         pod_ips: &[String],
-    ) -> Result<Mounted, String> {
+    ) -> Result<MountedVolumes, String> {
         let pod = input.pod;
         let aliases = &pod.spec.host_aliases;
         let hosts = if pod.spec.host_network {
@@ -370,17 +381,17 @@ impl Hands {
         Ok(mounted)
     }
 
-    /// Links the log of a container where collectors of logs look for it.
+    /// Links the log of a container where log collectors expect it.
     pub fn link_log(&self, pod: &Pod, container: &str, log: &Path, id: &str) {
         let Some(directory) = &self.log_links else { return };
         let of = &pod.metadata;
         let name = format!("{}_{}_{container}-{id}.log", of.name, of.namespace);
-        // Only collectors miss it.
+        // Only log collectors miss it.
         let _ = host::os::owners::link(log, &directory.join(name), false);
     }
 }
 
-/// Links of a pod that lead into its directory of logs.
+/// Removes the links of a pod that point into its log directory.
 fn remove_links(links: &Path, start: &str, logs: &str) {
     for entry in std::fs::read_dir(links).into_iter().flatten().flatten() {
         let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(start));
@@ -391,15 +402,15 @@ fn remove_links(links: &Path, start: &str, logs: &str) {
     }
 }
 
-/// Does something with a cgroup, and counts how long it takes.
-fn measured<T>(work: &Work, about: CgroupWork, what: impl FnOnce() -> T) -> T {
+/// Runs a cgroup operation and records its duration.
+fn measured<T>(work: &SyncMetrics, about: CgroupOperation, what: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
     let done = what();
     work.cgroup(about, begun.elapsed());
     done
 }
 
-/// Runs what blocks where it may.
+/// Runs a blocking function on a thread for it.
 async fn blocking<E: ToString + Send + 'static>(
     work: impl FnOnce() -> Result<(), E> + Send + 'static,
 ) -> Result<(), String> {

@@ -2,7 +2,7 @@
 //!
 //! - [`eviction`] decides from thresholds which pressure the node is under and which pod is evicted.
 //! - [`gc`] chooses unused images and dead sandboxes. Pure.
-//! - [`housekeeping`] removes what pods left behind that are gone.
+//! - [`housekeeping`] removes leftovers of pods.
 
 pub mod eviction;
 

@@ -1,9 +1,9 @@
 //! The container runtime and the containers in it.
 //!
-//! In the order in which a pod meets them:
+//! In the order in which they are used for a pod:
 //!
 //! - [`relist`] lists pods of the runtime and inspects one; [`observed`] is the result.
-//! - [`cgroups`] makes the cgroups of pods.
+//! - [`cgroups`] creates the cgroups of pods.
 //! - [`images`] finds and pulls images.
 //! - [`lower`] turns a pod with its placement into CRI requests. Pure.
 //! - [`hooks`] runs lifecycle hooks, [`probes`] runs probes; both use `fetch` for HTTP.

@@ -1,7 +1,7 @@
 //! The agent's HTTPS server, with upstream's paths: logs, exec, attach and port-forward for the API server,
 //! and metrics, statistics, health and configuration of the agent.
 //!
-//! Main type: [`Server`]. Its data comes from [`Answers`], which the rest of the agent
+//! Main type: [`Server`]. Its data comes from [`ServerBackend`], which the rest of the agent
 //! implements; the URLs of streams come from the runtime. It decides nothing about pods.
 //!
 //! [`Access`] decides which requests are served. Every client may read the health of the agent.
@@ -35,8 +35,8 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-use checks::Checks;
-use metrics::Measured;
+use checks::HealthCheckMetrics;
+use metrics::ServerMetrics;
 
 pub use access::{API_SERVER, Access};
 pub use certificate::{Serving, ServingError};
@@ -45,7 +45,7 @@ const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Data that the server gets from the rest of the agent. All of it is in memory unless noted.
-pub trait Answers: Send + Sync + 'static {
+pub trait ServerBackend: Send + Sync + 'static {
     /// Returns the pods of this node as the API has them, with the statuses that the agent knows.
     fn pods(&self) -> Vec<Value>;
 
@@ -75,14 +75,14 @@ pub trait Answers: Send + Sync + 'static {
 }
 
 /// A request with a valid form.
-struct Asked {
+struct ServerRequest {
     method: Method,
     path: String,
     query: Vec<(String, String)>,
     headers: HeaderMap,
 }
 
-impl Asked {
+impl ServerRequest {
     fn parameter(&self, name: &str) -> &str {
         let found = self.query.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str()).unwrap_or_default()
@@ -136,11 +136,11 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
 /// Serves the agent's API.
 #[derive(Clone)]
 pub struct Server {
-    answers: Arc<dyn Answers>,
+    answers: Arc<dyn ServerBackend>,
     runtime: Client,
     access: Access,
-    measured: Option<Measured>,
-    checks: Checks,
+    measured: Option<ServerMetrics>,
+    checks: HealthCheckMetrics,
     /// Set while it serves: the signal to stop.
     stop: Option<watch::Receiver<bool>>,
 }
@@ -154,8 +154,8 @@ impl fmt::Debug for Server {
 impl Server {
     /// Serves the API server and administrators; see [`Server::open_to`] for others.
     #[must_use]
-    pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
-        let (access, checks) = (Access::default(), Checks::default());
+    pub fn new(answers: Arc<dyn ServerBackend>, runtime: Client) -> Server {
+        let (access, checks) = (Access::default(), HealthCheckMetrics::default());
         Server { answers, runtime, access, measured: None, checks, stop: None }
     }
 
@@ -168,7 +168,7 @@ impl Server {
     /// Counts requests in the metrics.
     #[must_use]
     pub fn measured(self, registry: &prometheus::Registry) -> Server {
-        Server { measured: Some(Measured::new(registry)), ..self }
+        Server { measured: Some(ServerMetrics::new(registry)), ..self }
     }
 
     /// Returns a listener for the server. Without an authority no client can have a certificate.
@@ -209,13 +209,13 @@ impl Server {
         // No request has a body with a meaning.
         let (parts, _) = request.into_parts();
         let path = parts.uri.path().to_owned();
-        let asked = Asked {
+        let asked = ServerRequest {
             query: parameters(parts.uri.query().unwrap_or_default()),
             method: parts.method,
             headers: parts.headers,
             path,
         };
-        let begin = |measured: &Measured| measured.begin(&asked.method, &asked.path);
+        let begin = |measured: &ServerMetrics| measured.begin(&asked.method, &asked.path);
         let _under_way = self.measured.as_ref().map(begin);
         match self.reply(&asked, client).await {
             Ok(answer) => answer,
@@ -223,7 +223,11 @@ impl Server {
         }
     }
 
-    async fn reply(&self, asked: &Asked, client: &https::Client) -> Result<Answer, Refusal> {
+    async fn reply(
+        &self,
+        asked: &ServerRequest,
+        client: &https::Client,
+    ) -> Result<Answer, Refusal> {
         let segments: Option<Vec<String>> = asked
             .path
             .split('/')
@@ -283,7 +287,7 @@ impl Server {
         }
     }
 
-    async fn document(&self, asked: &Asked, path: &str) -> Result<Answer, Refusal> {
+    async fn document(&self, asked: &ServerRequest, path: &str) -> Result<Answer, Refusal> {
         let answers = &self.answers;
         let (media, text) = match path {
             "pods" => {

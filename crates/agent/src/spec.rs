@@ -35,7 +35,7 @@ pub use volume::{
 };
 
 pub type Labels = BTreeMap<String, String>;
-pub type Amounts = BTreeMap<String, Quantity>;
+pub type ResourceList = BTreeMap<String, Quantity>;
 
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -110,7 +110,7 @@ pub struct PodSpec {
     pub readiness_gates: Vec<ReadinessGate>,
     pub runtime_class_name: Option<String>,
     pub enable_service_links: Option<bool>,
-    pub overhead: Amounts,
+    pub overhead: ResourceList,
     pub os: Option<NameOnly>,
     pub resources: Option<Requirements>,
     pub resource_claims: Vec<PodResourceClaim>,

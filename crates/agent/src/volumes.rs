@@ -29,7 +29,9 @@ mod references;
 mod set_up;
 mod tear_down;
 
-pub use contents::{Claim, Claims, Content, Contents, File, Medium, Sources, Tokens, contents};
+pub use contents::{
+    Claim, Claims, Content, Contents, File, Medium, Tokens, VolumeInputs, contents,
+};
 pub use excess::excess;
 pub use references::{Need, References, TokenKey, references};
 

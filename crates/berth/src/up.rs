@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::agent::{Agent, Leave};
-use agent::context::Hands;
-use agent::node::{EVERY_ADDRESS, Given, describe};
+use agent::agent::{Agent, ShutdownMode};
+use agent::context::AgentContext;
+use agent::node::{EVERY_ADDRESS, NodeOptions, describe};
 use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};
 use https::{Clock, Listener, ServerTls};
@@ -56,7 +56,7 @@ pub struct Node {
 impl Node {
     /// Starts the control plane, and gets the agent ready.
     pub async fn start(settings: &Settings) -> Result<Node> {
-        let given = Given { name: settings.node_name.clone(), ..Given::default() };
+        let given = NodeOptions { name: settings.node_name.clone(), ..NodeOptions::default() };
         let mut node = describe(settings.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let mut control = settings.server.clone();
@@ -100,8 +100,8 @@ impl Node {
 
     /// What the agent works with.
     #[must_use]
-    pub fn hands(&self) -> Arc<Hands> {
-        self.agent.hands()
+    pub fn context(&self) -> Arc<AgentContext> {
+        self.agent.context()
     }
 
     #[must_use]
@@ -131,11 +131,11 @@ impl Node {
     }
 }
 
-impl From<Pods> for Leave {
-    fn from(pods: Pods) -> Leave {
+impl From<Pods> for ShutdownMode {
+    fn from(pods: Pods) -> ShutdownMode {
         match pods {
-            Pods::RunOn => Leave::PodsRunOn,
-            Pods::Stop => Leave::StopPods,
+            Pods::RunOn => ShutdownMode::LeavePodsRunning,
+            Pods::Stop => ShutdownMode::StopPods,
         }
     }
 }
@@ -163,7 +163,7 @@ pub struct Joined {
 impl Joined {
     /// Gets the agent ready, and returns it with the address that it listens on.
     pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
-        let given = Given { name: self.node_name, ..Given::default() };
+        let given = NodeOptions { name: self.node_name, ..NodeOptions::default() };
         let mut node = describe(self.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let mut names = vec![node.name.clone()];

@@ -8,7 +8,7 @@ use objects::selector::NodeSelector;
 use serde::Deserialize;
 
 use super::{Neighbour, Node, Rejection, taints};
-use crate::spec::{Amounts, ContainerPort, Pod, Role};
+use crate::spec::{ContainerPort, Pod, ResourceList, Role};
 use crate::status::is_static;
 
 pub(super) const PODS: &str = "pods";
@@ -45,7 +45,7 @@ pub(super) fn check(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rej
 }
 
 /// Returns an amount in the unit of the resource.
-pub(crate) fn amount(list: &Amounts, resource: &str) -> i64 {
+pub(crate) fn amount(list: &ResourceList, resource: &str) -> i64 {
     let of = if resource == CPU { Quantity::milli_value } else { Quantity::value };
     list.get(resource).map_or(0, of)
 }

@@ -27,7 +27,7 @@ pub(super) fn pod(value: Value) -> Pod {
     serde_json::from_value(value).unwrap()
 }
 
-pub(super) fn amounts(list: &[(&str, &str)]) -> Amounts {
+pub(super) fn amounts(list: &[(&str, &str)]) -> ResourceList {
     let each = list.iter().map(|(name, text)| ((*name).to_owned(), Quantity::parse(text).unwrap()));
     each.collect()
 }
@@ -155,20 +155,20 @@ fn plan(group: &str, before: &[&Pod], pod: &Pod) -> Result<(), Rejection> {
 type Allocate = Box<dyn Fn(&Recorded, &Pod) -> Result<(), Rejection>>;
 
 /// The state of a line's node.
-struct Scene {
+struct RecordedCase {
     node: Node,
     /// Recorded pods on the node.
     others: Vec<&'static str>,
     /// Resources of pods that are not recorded.
-    used: Amounts,
+    used: ResourceList,
     allocate: Allocate,
 }
 
-fn scene(id: &str) -> Scene {
-    let mut scene = Scene {
+fn scene(id: &str) -> RecordedCase {
+    let mut scene = RecordedCase {
         node: node(),
         others: Vec::new(),
-        used: Amounts::new(),
+        used: ResourceList::new(),
         allocate: Box::new(|_, _| Ok(())),
     };
     match id {

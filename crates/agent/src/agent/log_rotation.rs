@@ -8,8 +8,8 @@ use cri::v1;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::Happening;
-use crate::context::Hands;
+use super::AgentMessage;
+use crate::context::AgentContext;
 use crate::runtime::logs::rotate::{Outcome, Policy};
 use crate::runtime::observed::RuntimeId;
 
@@ -22,17 +22,17 @@ pub struct RunningLog {
 
 /// Checks the logs of all running containers periodically.
 pub(super) async fn keep(
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     policy: Policy,
     every: Duration,
-    happened: mpsc::UnboundedSender<Happening>,
+    happened: mpsc::UnboundedSender<AgentMessage>,
 ) {
     let mut timer = tokio::time::interval(every);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
         let (ask, answer) = oneshot::channel();
-        if happened.send(Happening::Logs(ask)).is_err() {
+        if happened.send(AgentMessage::Logs(ask)).is_err() {
             return;
         }
         let Ok(logs) = answer.await else { return };
@@ -40,15 +40,15 @@ pub(super) async fn keep(
             let reopen = || async {
                 let container_id = container.clone();
                 let request = v1::ReopenContainerLogRequest { container_id };
-                hands.runtime.call(request).await.map(|_| ())
+                context.runtime.call(request).await.map(|_| ())
             };
-            match policy.tend(&path, hands.clock.now(), reopen).await {
+            match policy.tend(&path, context.clock.now(), reopen).await {
                 Ok(Outcome::Rotated(to)) => {
-                    info!(log = %path.display(), to = %to.display(), "log rotated");
+                    info!(log = %path.display(), to = %to.display(), "rotated a log");
                 }
                 Ok(Outcome::Kept | Outcome::Made) => {}
                 // The container may have exited. A log of a running container is tried again.
-                Err(error) => warn!(%error, "log not rotated"),
+                Err(error) => warn!(%error, "failed to rotate a log"),
             }
         }
     }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Happening;
-use crate::context::Hands;
+use super::AgentMessage;
+use crate::context::AgentContext;
 use crate::node::Description;
-use crate::observability::events::Told;
+use crate::observability::events::AgentEvent;
 use crate::pods::static_pods::{self, Settings};
 
 /// Returns `None` if no location is configured.
@@ -26,21 +26,21 @@ pub(super) fn settings(node: &Description) -> Option<Settings> {
 
 /// Forwards the static pods until the receiver is gone.
 pub(super) async fn follow(
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     settings: Settings,
-    happened: mpsc::UnboundedSender<Happening>,
+    happened: mpsc::UnboundedSender<AgentMessage>,
 ) {
     let node = settings.node.clone();
     let take = {
-        let hands = Arc::clone(&hands);
-        move |found: static_pods::Found| {
+        let context = Arc::clone(&context);
+        move |found: static_pods::ManifestScan| {
             for problem in found.problems {
                 let (file, error) = (problem.file.display().to_string(), problem.why);
                 warn!(file, error, "could not process manifest file");
-                hands.recorder.node(&node, Told::StaticPodFailed { file, error });
+                context.recorder.node(&node, AgentEvent::StaticPodFailed { file, error });
             }
-            happened.send(Happening::Files(found.pods)).is_ok()
+            happened.send(AgentMessage::StaticPods(found.pods)).is_ok()
         }
     };
-    static_pods::watch(settings, Arc::clone(&hands.clock), take).await;
+    static_pods::watch(settings, Arc::clone(&context.clock), take).await;
 }

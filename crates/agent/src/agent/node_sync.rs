@@ -7,12 +7,12 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::admission;
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::node::{RuntimeHealth, qos_resources};
 
 /// Repeats [`take`] on every change, as long as it is polled.
 pub(super) async fn keep(
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     node: Arc<RwLock<admission::Node>>,
     mut object: watch::Receiver<Option<Arc<Value>>>,
     mut health: watch::Receiver<RuntimeHealth>,
@@ -27,19 +27,19 @@ pub(super) async fn keep(
         }
         let (now, runtime) =
             (object.borrow_and_update().clone(), health.borrow_and_update().clone());
-        take(&hands, &node, now.as_deref(), &runtime);
+        take(&context, &node, now.as_deref(), &runtime);
     }
 }
 
 /// Copies labels, taints, allocatable and the features of the runtime.
 pub(super) fn take(
-    hands: &Hands,
+    context: &AgentContext,
     node: &RwLock<admission::Node>,
     object: Option<&Value>,
     runtime: &RuntimeHealth,
 ) {
     let mut view = node.write().unwrap_or_else(PoisonError::into_inner);
-    view.host_process = hands.facts().host_process;
+    view.host_process = context.facts().host_process;
     if let RuntimeHealth::Seen(runtime) = runtime {
         view.supplemental_groups_policy = runtime.supplemental_groups_policy;
         view.no_host_processes = cri::check_host_processes(&runtime.name, &runtime.version).err();
@@ -47,7 +47,7 @@ pub(super) fn take(
     }
     let Some(object) = object else { return };
     view.observe(object);
-    let mut facts = hands.facts.write().unwrap_or_else(PoisonError::into_inner);
+    let mut facts = context.facts.write().unwrap_or_else(PoisonError::into_inner);
     if facts.allocatable != view.allocatable {
         Arc::make_mut(&mut facts).allocatable.clone_from(&view.allocatable);
     }

@@ -10,16 +10,16 @@ use placement::configured::total_memory;
 use placement::demand::MemoryKind;
 use tracing::warn;
 
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::runtime::cgroups;
-use crate::spec::Amounts;
+use crate::spec::ResourceList;
 
 /// Returns the resources of the machine without the reserved ones. Memory held back for eviction is
 /// included, because pods use it until they are evicted. `milli_cpus` comes from placement, which knows
 /// the list of reserved CPUs.
-pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64) -> Amounts {
+pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64) -> ResourceList {
     let topology = &machine.topology;
-    let mut amounts = Amounts::from([
+    let mut amounts = ResourceList::from([
         (CPU.to_owned(), Quantity::from_milli(i64::try_from(milli_cpus).unwrap_or(i64::MAX))),
         (MEMORY.to_owned(), Quantity::from_bytes(total_memory(topology))),
     ]);
@@ -41,12 +41,12 @@ pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64
 }
 
 /// Keeps the cgroups up to date as long as it is polled.
-pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
-    let mut active = hands.active.subscribe();
+pub(super) async fn keep(context: Arc<AgentContext>, amounts: ResourceList) {
+    let mut active = context.active.subscribe();
     loop {
         let pods = Arc::clone(&active.borrow_and_update());
-        let Some(cgroups) = hands.cgroups.clone() else { return };
-        let (facts, amounts) = (hands.facts(), amounts.clone());
+        let Some(cgroups) = context.cgroups.clone() else { return };
+        let (facts, amounts) = (context.facts(), amounts.clone());
         let done = tokio::task::spawn_blocking(move || {
             // The limit of the machine: pods have limits of their own.
             let pids = host::os::facts::process_ids().ok().flatten().map(|of| of.max);
@@ -55,8 +55,8 @@ pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
         });
         match done.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%error, "cgroups of pods"),
-            Err(error) => warn!(%error, "cgroups of pods"),
+            Ok(Err(error)) => warn!(%error, "failed to update the QoS cgroups"),
+            Err(error) => warn!(%error, "failed to update the QoS cgroups"),
         }
         if active.changed().await.is_err() {
             return;

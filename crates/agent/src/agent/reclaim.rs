@@ -23,19 +23,19 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Happening;
+use super::AgentMessage;
 use crate::admission;
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::node::{self, Description, Image, Pressure};
-use crate::observability::events::Told;
-use crate::pods::worker::Ending;
+use crate::observability::events::AgentEvent;
+use crate::pods::worker::Termination;
 use crate::reclaim::eviction::{
-    self, Asked, Eviction, PodUsage, Reclaim, Usage, Victim, collect, over_limit, victim,
+    self, Eviction, PodUsage, Reclaim, Usage, UsageQuery, Victim, collect, over_limit, victim,
 };
 use crate::reclaim::gc::{self, ImageDisk, ImagePolicy};
 use crate::runtime::cgroups::PodCgroups;
 use crate::spec::Pod;
-use crate::status::End;
+use crate::status::TerminationCause;
 
 /// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Settings {
     node: String,
     root: PathBuf,
-    limits: Vec<eviction::Limit>,
+    limits: Vec<eviction::EvictionThreshold>,
     of_node: node::Settings,
 }
 
@@ -91,18 +91,18 @@ fn names(pressure: Pressure) -> Vec<String> {
 
 /// Runs as long as it is polled.
 pub(super) async fn keep(
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     settings: Settings,
     pressure: watch::Sender<Pressure>,
-    happened: mpsc::UnboundedSender<Happening>,
+    happened: mpsc::UnboundedSender<AgentMessage>,
 ) {
-    let images = place_of_images(&hands.runtime).await.unwrap_or_else(|| settings.root.clone());
+    let images = place_of_images(&context.runtime).await.unwrap_or_else(|| settings.root.clone());
     let image_disk = differ(&settings.root, &images);
     let places = eviction::Places { root: settings.root.clone(), images: images.clone() };
     let transition = settings.of_node.pressure_transition;
     let eviction = Eviction::new(settings.limits.clone(), transition, image_disk);
     let (order, orders) = mpsc::channel(1);
-    let cgroups = hands.cgroups.clone();
+    let cgroups = context.cgroups.clone();
     let of_pods = move || {
         let used = cgroups.as_ref().and_then(PodCgroups::used_by_all);
         used.as_ref().map(eviction::left_of_share).unwrap_or_default()
@@ -111,7 +111,7 @@ pub(super) async fn keep(
     let reclaimer = Reclaimer {
         began: Instant::now(),
         known: gc::Images::default(),
-        hands,
+        context,
         settings,
         images,
         image_disk,
@@ -142,7 +142,7 @@ fn differ(one: &Path, other: &Path) -> bool {
 }
 
 struct Reclaimer {
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     settings: Settings,
     /// The directory of images.
     images: PathBuf,
@@ -150,7 +150,7 @@ struct Reclaimer {
     image_disk: bool,
     began: Instant,
     known: gc::Images,
-    happened: mpsc::UnboundedSender<Happening>,
+    happened: mpsc::UnboundedSender<AgentMessage>,
 }
 
 impl Reclaimer {
@@ -180,14 +180,14 @@ impl Reclaimer {
     }
 
     fn active(&self) -> Arc<Vec<Arc<Pod>>> {
-        Arc::clone(&self.hands.active.borrow())
+        Arc::clone(&self.context.active.borrow())
     }
 
     /// Frees some of the resource that runs short.
     async fn reclaim(&mut self, order: &Reclaim) {
-        warn!(resource = order.resource, signal = %order.signal, "the node runs short");
-        let told = Told::ReclaimsFor { resource: order.resource.to_owned() };
-        self.hands.recorder.node(&self.settings.node, told);
+        warn!(resource = order.resource, signal = %order.signal, "eviction threshold met");
+        let told = AgentEvent::ReclaimsFor { resource: order.resource.to_owned() };
+        self.context.recorder.node(&self.settings.node, told);
         // Let the removal take effect before a pod is evicted.
         if order.collect_garbage && self.remove_unused(u64::MAX).await > 0 {
             return;
@@ -198,11 +198,11 @@ impl Reclaimer {
             order.signal,
             EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable
         );
-        let asked = Asked { runtime: true, disk: !memory && !processes, processes };
-        let usages = match collect(&self.hands, &pods, asked).await {
+        let asked = UsageQuery { runtime: true, disk: !memory && !processes, processes };
+        let usages = match collect(&self.context, &pods, asked).await {
             Ok(usages) => usages,
             Err(error) => {
-                warn!(%error, "what pods use cannot be told; none is evicted");
+                warn!(%error, "failed to read pod usage; skipping eviction");
                 return;
             }
         };
@@ -214,7 +214,7 @@ impl Reclaimer {
                 let disruption = Some(victim.message.clone());
                 self.evict(victim, disruption).await;
             }
-            None => warn!(resource = order.resource, "there is no pod that may be evicted"),
+            None => warn!(resource = order.resource, "no pod can be evicted"),
         }
     }
 
@@ -226,8 +226,8 @@ impl Reclaimer {
             return;
         }
         let runtime = pods.iter().any(|pod| has_ephemeral_limit(pod));
-        let asked = Asked { runtime, disk: true, processes: false };
-        let usages = match collect(&self.hands, &pods, asked).await {
+        let asked = UsageQuery { runtime, disk: true, processes: false };
+        let usages = match collect(&self.context, &pods, asked).await {
             Ok(usages) => usages,
             Err(_) => return,
         };
@@ -240,14 +240,14 @@ impl Reclaimer {
     /// Evicts a pod and waits until it has released its resources.
     async fn evict(&self, victim: Victim, disruption: Option<String>) {
         let Victim { pod_uid, message, grace_seconds } = victim;
-        info!(pod = pod_uid, why = message, "evicted");
-        let end = End { reason: "Evicted".to_owned(), message, disruption };
-        let ending = Ending { end, grace: Some(grace_seconds) };
-        if self.happened.send(Happening::Evict(pod_uid.clone(), ending)).is_err() {
+        info!(pod = pod_uid, why = message, "evicted a pod");
+        let end = TerminationCause { reason: "Evicted".to_owned(), message, disruption };
+        let ending = Termination { end, grace: Some(grace_seconds) };
+        if self.happened.send(AgentMessage::Evict(pod_uid.clone(), ending)).is_err() {
             return;
         }
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
-        let mut active = self.hands.active.subscribe();
+        let mut active = self.context.active.subscribe();
         let gone = |pods: &Arc<Vec<Arc<Pod>>>| !pods.iter().any(|pod| pod.metadata.uid == pod_uid);
         // After that time the next pod may be evicted.
         let _ = tokio::time::timeout(grace + PATIENCE, active.wait_for(gone)).await;
@@ -264,7 +264,7 @@ impl Reclaimer {
     /// Records the images and which of them are in use, and returns the time of the record, or `None` if
     /// the runtime failed. A selection of images is valid only for that time.
     async fn look_at_images(&mut self) -> Option<gc::Millis> {
-        let (images, used, sandbox) = seen(&self.hands.runtime).await.ok()?;
+        let (images, used, sandbox) = seen(&self.context.runtime).await.ok()?;
         let now = self.now();
         self.known.note(&images, &used, &sandbox, now);
         Some(now)
@@ -284,7 +284,9 @@ impl Reclaimer {
         let freed = self.remove_unused(wanted).await;
         if freed < wanted {
             let error = gc::not_enough(wanted, freed);
-            self.hands.recorder.node(&self.settings.node, Told::FreeDiskSpaceFailed { error });
+            self.context
+                .recorder
+                .node(&self.settings.node, AgentEvent::FreeDiskSpaceFailed { error });
         }
     }
 
@@ -295,18 +297,20 @@ impl Reclaimer {
         self.remove(chosen).await
     }
 
-    async fn remove(&self, chosen: gc::Chosen) -> u64 {
+    async fn remove(&self, chosen: gc::ImagesToRemove) -> u64 {
         let mut removed = 0_u64;
         for (id, bytes) in chosen.images {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
-            match self.hands.runtime.call(v1::RemoveImageRequest { image: Some(image) }).await {
+            match self.context.runtime.call(v1::RemoveImageRequest { image: Some(image) }).await {
                 Ok(_) => {
-                    info!(image = id, bytes, "image removed");
+                    info!(image = id, bytes, "removed an image");
                     removed = removed.saturating_add(bytes);
                 }
                 Err(error) => {
                     let error = format!("{id}: {error}");
-                    self.hands.recorder.node(&self.settings.node, Told::ImageGcFailed { error });
+                    self.context
+                        .recorder
+                        .node(&self.settings.node, AgentEvent::ImageGcFailed { error });
                 }
             }
         }

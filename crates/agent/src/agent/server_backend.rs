@@ -8,7 +8,7 @@ use objects::timestamp::Timestamp;
 use serde_json::Value;
 
 use crate::clock;
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::observability::prometheus::{self, Text};
 use crate::observability::stats::Stats;
 use crate::server::{self, configz};
@@ -16,18 +16,22 @@ use crate::status;
 
 /// Answers the requests of the agent's server.
 #[derive(Debug)]
-pub(super) struct Answers {
-    hands: Arc<Hands>,
+pub(super) struct ServerBackend {
+    context: Arc<AgentContext>,
     configuration: Value,
     stats: Stats,
     began: Timestamp,
 }
 
-impl Answers {
-    pub(super) fn new(hands: Arc<Hands>, configuration: Value, stats: Stats) -> Answers {
-        let began = hands.clock.now();
+impl ServerBackend {
+    pub(super) fn new(
+        context: Arc<AgentContext>,
+        configuration: Value,
+        stats: Stats,
+    ) -> ServerBackend {
+        let began = context.clock.now();
         let configuration = configz::in_force(configuration);
-        Answers { hands, configuration, stats, began }
+        ServerBackend { context, configuration, stats, began }
     }
 
     /// Returns the start time of the agent in the format of statistics.
@@ -41,17 +45,17 @@ impl Answers {
     }
 }
 
-impl server::Answers for Answers {
+impl server::ServerBackend for ServerBackend {
     fn pods(&self) -> Vec<Value> {
-        self.hands.board.pods()
+        self.context.board.pods()
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
-        self.hands.board.pod(namespace, name)
+        self.context.board.pod(namespace, name)
     }
 
     fn sandbox(&self, uid: &str) -> Option<String> {
-        self.hands.board.sandbox(uid)
+        self.context.board.sandbox(uid)
     }
 
     fn configuration(&self) -> Value {
@@ -59,26 +63,26 @@ impl server::Answers for Answers {
     }
 
     fn metrics(&self) -> String {
-        let counters = &self.hands.counters;
-        let active = Arc::clone(&self.hands.active.borrow());
+        let metrics = &self.context.metrics;
+        let active = Arc::clone(&self.context.active.borrow());
         let of_files = active.iter().filter(|pod| status::is_static(pod)).count();
-        let mirrors = self.hands.mirrors.borrow().wanted.len();
+        let mirrors = self.context.mirrors.borrow().wanted.len();
         let active = (of_files, active.len() - of_files);
-        counters.now.pods(&self.hands.board.pods(), active, mirrors);
+        metrics.now.pods(&self.context.board.pods(), active, mirrors);
         if let Ok(usage) = host::os::facts::this_process() {
-            counters.process.tell(usage);
+            metrics.process.tell(usage);
         }
-        counters.registry.render() + &self.start()
+        metrics.registry.render() + &self.start()
     }
 
     fn complaint(&self) -> Option<String> {
-        let silent = self.hands.capabilities.borrow().is_none();
+        let silent = self.context.capabilities.borrow().is_none();
         silent.then(|| "the container runtime has not answered yet".to_owned())
     }
 
     fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
         if path == "/metrics/probes" {
-            let text = self.hands.counters.probes.render() + &self.start();
+            let text = self.context.metrics.probes.render() + &self.start();
             return Box::pin(std::future::ready(Some((prometheus::MEDIA_TYPE, text))));
         }
         Box::pin(self.stats.document(path))

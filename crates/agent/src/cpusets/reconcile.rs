@@ -19,7 +19,7 @@ use objects::pod::OsName;
 use placement::{CpuSet, NumaId};
 use serde::Serialize;
 
-use crate::runtime::lower::{Placed, resources};
+use crate::runtime::lower::{ContainerAffinity, resources};
 
 mod audit;
 mod contention;
@@ -28,10 +28,10 @@ mod pass;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{AuditReport, HeldTwice, Outside, audit};
-pub use contention::{Rival, Surroundings, rivals};
-pub use history::{Fight, History};
-pub use pass::{Checked, check, cpus_in_use, keep};
+pub use audit::{AuditReport, MisplacedContainer, SharedExclusiveCpu, audit};
+pub use contention::{Contender, HostObservation, contenders};
+pub use history::{Contention, ReconcileHistory};
+pub use pass::{PassSummary, check, cpus_in_use, keep};
 
 /// A difference between the allocated and the effective resources of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,7 +90,11 @@ fn listed(nodes: &BTreeSet<NumaId>) -> String {
 /// Compares the allocation with what the kernel enforces for the processes of the container. Offline CPUs
 /// are not a difference; `online` are the others.
 #[must_use]
-pub fn findings(told: &Placed, found: &InForce, online: Option<&CpuSet>) -> Vec<Finding> {
+pub fn findings(
+    told: &ContainerAffinity,
+    found: &InForce,
+    online: Option<&CpuSet>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !told.cpus.is_empty() {
         let there = online.map_or_else(|| told.cpus.clone(), |online| &told.cpus & online);
@@ -102,7 +106,7 @@ pub fn findings(told: &Placed, found: &InForce, online: Option<&CpuSet>) -> Vec<
     findings
 }
 
-fn of_cpus(told: &Placed, found: &InForce, there: &CpuSet) -> Option<Finding> {
+fn of_cpus(told: &ContainerAffinity, found: &InForce, there: &CpuSet) -> Option<Finding> {
     let of = |found: &CpuSet| Some(Finding::Cpus { found: found.clone(), told: told.cpus.clone() });
     // cgroup v1 forgets offline CPUs, v2 remembers the written set. An empty set means that of the parent
     // cgroup.
@@ -119,7 +123,7 @@ fn of_cpus(told: &Placed, found: &InForce, there: &CpuSet) -> Option<Finding> {
     Some(Finding::Thread { thread: thread.id, found, told })
 }
 
-fn of_mems(told: &Placed, found: &InForce) -> Option<Finding> {
+fn of_mems(told: &ContainerAffinity, found: &InForce) -> Option<Finding> {
     let of = |found: &BTreeSet<NumaId>| {
         Some(Finding::Mems { found: found.clone(), told: told.mems.clone() })
     };
@@ -142,7 +146,7 @@ fn threads(found: &InForce) -> impl Iterator<Item = &ThreadSeen> {
 /// Compares the allocation with the status that the runtime reports. A Windows runtime that reports
 /// resources without processors ignored the field; a Linux runtime may leave it out.
 #[must_use]
-pub fn said(os: OsName, told: &Placed, says: &v1::ContainerResources) -> Vec<Finding> {
+pub fn said(os: OsName, told: &ContainerAffinity, says: &v1::ContainerResources) -> Vec<Finding> {
     let mut findings = Vec::new();
     match os {
         OsName::Linux => {

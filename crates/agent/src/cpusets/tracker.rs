@@ -1,11 +1,11 @@
-//! The CPUs that running containers are limited to: [`Pool`] moves the ones without CPUs of their own
+//! The CPUs that running containers are limited to: [`CpusetTracker`] moves the ones without CPUs of their own
 //! when the shared pool changes.
 //!
 //! ```text
 //!   a pod gets CPUs ──▶ the book is written ──▶ every shared container leaves them ──▶ the pod starts
 //! ```
 //!
-//! A container is entered after it is made and before it is started ([`Pool::enter`]), and nothing moves it
+//! A container is entered after it is made and before it is started ([`CpusetTracker::enter`]), and nothing moves it
 //! until it has started: a runtime may only store an update that arrives during the start. So no container
 //! that runs is missed. Either it sees the new pool before it starts, or it is moved right after.
 
@@ -17,9 +17,9 @@ use futures::stream;
 use objects::pod::OsName;
 use placement::CpuSet;
 
-use crate::runtime::lower::{Placed, update};
+use crate::runtime::lower::{ContainerAffinity, update};
 use crate::runtime::observed::{ContainerState, RuntimeId};
-use crate::runtime::relist::Brief;
+use crate::runtime::relist::PodSummary;
 
 /// Number of containers that are moved at a time.
 const AT_A_TIME: usize = 8;
@@ -27,7 +27,7 @@ const AT_A_TIME: usize = 8;
 /// A container that could not be moved.
 #[derive(Debug, thiserror::Error)]
 #[error("container {id} cannot be moved to CPUs {cpus}: {cause}")]
-pub struct NotMoved {
+pub struct RebalanceError {
     pub id: RuntimeId,
     pub cpus: CpuSet,
     pub cause: cri::Error,
@@ -35,7 +35,7 @@ pub struct NotMoved {
 
 /// The containers that run or are about to start, with the cpuset that each was given.
 #[derive(Debug, Default)]
-pub struct Pool {
+pub struct CpusetTracker {
     entered: Mutex<BTreeMap<RuntimeId, Slot>>,
     /// Only one task at a time moves containers.
     moving: tokio::sync::Mutex<()>,
@@ -44,38 +44,38 @@ pub struct Pool {
 /// A tracked container.
 #[derive(Debug)]
 struct Slot {
-    entry: Entry,
+    entry: TrackedContainer,
     /// Locked while the container starts or is moved.
     busy: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Keeps the pool from moving a container, for as long as it exists.
 #[derive(Debug)]
-pub struct Starting {
+pub struct StartGuard {
     _busy: tokio::sync::OwnedMutexGuard<()>,
 }
 
 /// A container and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TrackedContainer {
     pub pod_uid: String,
     pub container: String,
-    pub placed: Placed,
+    pub placed: ContainerAffinity,
 }
 
-impl Pool {
+impl CpusetTracker {
     fn entries(&self) -> MutexGuard<'_, BTreeMap<RuntimeId, Slot>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a container that is about to start, with the placement it was made with. Nothing else moves it
     /// until the returned value is dropped, after the runtime has started it.
-    pub async fn enter(&self, id: &RuntimeId, entry: Entry) -> Starting {
+    pub async fn enter(&self, id: &RuntimeId, entry: TrackedContainer) -> StartGuard {
         let busy: Arc<tokio::sync::Mutex<()>> = Arc::default();
         // No other task has the lock yet, so this does not wait.
         let held = Arc::clone(&busy).lock_owned().await;
         self.entries().insert(id.clone(), Slot { entry, busy });
-        Starting { _busy: held }
+        StartGuard { _busy: held }
     }
 
     /// Removes a container that has ended.
@@ -85,17 +85,17 @@ impl Pool {
 
     /// Returns all containers.
     #[must_use]
-    pub fn all(&self) -> BTreeMap<RuntimeId, Entry> {
+    pub fn all(&self) -> BTreeMap<RuntimeId, TrackedContainer> {
         self.entries().iter().map(|(id, slot)| (id.clone(), slot.entry.clone())).collect()
     }
 
     #[must_use]
-    pub fn entry(&self, id: &RuntimeId) -> Option<Entry> {
+    pub fn entry(&self, id: &RuntimeId) -> Option<TrackedContainer> {
         self.entries().get(id).map(|slot| slot.entry.clone())
     }
 
     /// Notes the placement in which a container was found, although the agent did not ask for it.
-    pub fn found(&self, id: &RuntimeId, placed: Placed) {
+    pub fn found(&self, id: &RuntimeId, placed: ContainerAffinity) {
         if let Some(slot) = self.entries().get_mut(id) {
             slot.entry.placed = placed;
         }
@@ -103,16 +103,23 @@ impl Pool {
 
     /// Adds the containers that ran before the agent was started. The CPUs of those without CPUs of their own
     /// are not known, so they are read or set before anything else starts.
-    pub fn take_up(&self, briefs: &BTreeMap<String, Brief>, place: impl Fn(&str, &str) -> Placed) {
-        for (pod_uid, brief) in briefs {
-            for (id, container) in &brief.containers {
+    pub fn take_up(
+        &self,
+        summaries: &BTreeMap<String, PodSummary>,
+        place: impl Fn(&str, &str) -> ContainerAffinity,
+    ) {
+        for (pod_uid, summary) in summaries {
+            for (id, container) in &summary.containers {
                 if !matches!(container.state, ContainerState::Created | ContainerState::Running) {
                     continue;
                 }
                 let booked = place(pod_uid, &container.name);
-                let placed = if booked.exclusive { booked } else { Placed::default() };
-                let entry =
-                    Entry { pod_uid: pod_uid.clone(), container: container.name.clone(), placed };
+                let placed = if booked.exclusive { booked } else { ContainerAffinity::default() };
+                let entry = TrackedContainer {
+                    pod_uid: pod_uid.clone(),
+                    container: container.name.clone(),
+                    placed,
+                };
                 self.entries().insert(id.clone(), Slot { entry, busy: Arc::default() });
             }
         }
@@ -130,8 +137,8 @@ impl Pool {
         &self,
         runtime: &cri::Client,
         os: OsName,
-        place: impl Fn(&Entry) -> Placed,
-    ) -> Result<usize, NotMoved> {
+        place: impl Fn(&TrackedContainer) -> ContainerAffinity,
+    ) -> Result<usize, RebalanceError> {
         let _moving = self.moving.lock().await;
         let mut moved = 0;
         for to_exclusive in [false, true] {
@@ -161,8 +168,8 @@ impl Pool {
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        place: &impl Fn(&Entry) -> Placed,
-    ) -> Result<bool, NotMoved> {
+        place: &impl Fn(&TrackedContainer) -> ContainerAffinity,
+    ) -> Result<bool, RebalanceError> {
         let Some(_busy) = self.wait_for(&id).await else { return Ok(false) };
         let Some(target) = self.entry(&id).and_then(|entry| target(&entry, place)) else {
             return Ok(false);
@@ -182,8 +189,8 @@ impl Pool {
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        placed: Placed,
-    ) -> Result<(), NotMoved> {
+        placed: ContainerAffinity,
+    ) -> Result<(), RebalanceError> {
         let _busy = self.wait_for(&id).await;
         self.update(runtime, os, id, placed).await
     }
@@ -194,9 +201,9 @@ impl Pool {
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        placed: Placed,
-        _starting: &Starting,
-    ) -> Result<(), NotMoved> {
+        placed: ContainerAffinity,
+        _starting: &StartGuard,
+    ) -> Result<(), RebalanceError> {
         self.update(runtime, os, id, placed).await
     }
 
@@ -205,8 +212,8 @@ impl Pool {
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        placed: Placed,
-    ) -> Result<(), NotMoved> {
+        placed: ContainerAffinity,
+    ) -> Result<(), RebalanceError> {
         match runtime.call(update::cpus(os, &placed, &id)).await {
             Ok(_) => {
                 self.found(&id, placed);
@@ -217,14 +224,17 @@ impl Pool {
                     self.leave(&id);
                     Ok(())
                 }
-                false => Err(NotMoved { id, cpus: placed.cpus, cause }),
+                false => Err(RebalanceError { id, cpus: placed.cpus, cause }),
             },
         }
     }
 }
 
 /// Returns where a container without CPUs of its own is to go, if it is elsewhere.
-fn target(entry: &Entry, place: &impl Fn(&Entry) -> Placed) -> Option<Placed> {
+fn target(
+    entry: &TrackedContainer,
+    place: &impl Fn(&TrackedContainer) -> ContainerAffinity,
+) -> Option<ContainerAffinity> {
     if entry.placed.exclusive {
         return None;
     }
@@ -248,11 +258,11 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::runtime::relist::ContainerBrief;
+    use crate::runtime::relist::ContainerSummary;
 
     #[test]
     fn only_running_containers_are_adopted_at_the_start() {
-        let container = |name: &str, state: ContainerState| ContainerBrief {
+        let container = |name: &str, state: ContainerState| ContainerSummary {
             attempt: 0,
             name: name.to_owned(),
             sandbox: "s".to_owned(),
@@ -265,19 +275,25 @@ mod tests {
             ("3", container("dead", ContainerState::Exited)),
         ];
         let containers = containers.map(|(id, of)| (id.to_owned(), of)).into();
-        let briefs = BTreeMap::from([("u".to_owned(), Brief { containers, ..Brief::default() })]);
-        let pool = Pool::default();
-        let own = Placed { cpus: CpuSet::range(1, 2), exclusive: true, ..Placed::default() };
-        let shared = Placed { cpus: CpuSet::range(3, 4), ..Placed::default() };
+        let summaries =
+            BTreeMap::from([("u".to_owned(), PodSummary { containers, ..PodSummary::default() })]);
+        let pool = CpusetTracker::default();
+        let own = ContainerAffinity {
+            cpus: CpuSet::range(1, 2),
+            exclusive: true,
+            ..ContainerAffinity::default()
+        };
+        let shared =
+            ContainerAffinity { cpus: CpuSet::range(3, 4), ..ContainerAffinity::default() };
         let place = |_: &str, name: &str| if name == "own" { own.clone() } else { shared.clone() };
-        pool.take_up(&briefs, place);
-        let entry = |name: &str, placed: &Placed| {
+        pool.take_up(&summaries, place);
+        let entry = |name: &str, placed: &ContainerAffinity| {
             let (pod_uid, container) = ("u".to_owned(), name.to_owned());
-            Some(Entry { pod_uid, container, placed: placed.clone() })
+            Some(TrackedContainer { pod_uid, container, placed: placed.clone() })
         };
         assert_eq!(pool.entry(&"1".to_owned()), entry("own", &own));
         // Its cpuset is unknown.
-        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &Placed::default()));
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &ContainerAffinity::default()));
         assert_eq!(pool.all().len(), 2);
         pool.found(&"2".to_owned(), shared.clone());
         assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &shared));
@@ -285,12 +301,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_container_is_not_moved_before_it_has_started() {
-        let pool = Pool::default();
+        let pool = CpusetTracker::default();
         let id = "1".to_owned();
-        let entry = Entry {
+        let entry = TrackedContainer {
             pod_uid: "u".to_owned(),
             container: "c".to_owned(),
-            placed: Placed { cpus: CpuSet::range(0, 3), ..Placed::default() },
+            placed: ContainerAffinity { cpus: CpuSet::range(0, 3), ..ContainerAffinity::default() },
         };
         let starting = pool.enter(&id, entry).await;
         assert!(pool.wait_for(&id).now_or_never().is_none());

@@ -24,7 +24,7 @@ use placement::state_file::text_checksum;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::spec::{Amounts, Container, Pod, QosResourceRequest, Requirements};
+use crate::spec::{Container, Pod, QosResourceRequest, Requirements, ResourceList};
 
 /// The files of allocated and of actuated resources.
 const FILES: [&str; 2] = ["allocated_pods_state", "actuated_pods_state"];
@@ -40,8 +40,10 @@ pub struct AllocationError {
 
 /// A file that cannot be parsed. Its pods are assumed to have the resources of their specs in the API.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{path} cannot be used: {why}; pods are assumed to have the resources of their specs in the API")]
-pub struct Unusable {
+#[error(
+    "{path} cannot be used: {why}; pods are assumed to have the resources of their specs in the API"
+)]
+pub struct UnusableFile {
     path: String,
     why: String,
 }
@@ -49,19 +51,19 @@ pub struct Unusable {
 /// The allocated resources of one container, or of a pod as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(default)]
-pub struct Given {
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub limits: Amounts,
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub requests: Amounts,
+pub struct AllocatedResources {
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub limits: ResourceList,
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub requests: ResourceList,
     #[serde(rename = "qosResources", skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<QosResourceRequest>,
 }
 
-impl Given {
+impl AllocatedResources {
     #[must_use]
-    pub fn of(requirements: &Requirements) -> Given {
-        Given {
+    pub fn of(requirements: &Requirements) -> AllocatedResources {
+        AllocatedResources {
             limits: requirements.limits.clone(),
             requests: requirements.requests.clone(),
             classes: requirements.qos_resources.clone(),
@@ -76,19 +78,19 @@ impl Given {
 
     /// Returns true if both have equal amounts of a resource.
     #[must_use]
-    pub fn agrees_on(&self, resource: &str, other: &Given) -> bool {
+    pub fn agrees_on(&self, resource: &str, other: &AllocatedResources) -> bool {
         same(self.limits.get(resource), other.limits.get(resource))
             && same(self.requests.get(resource), other.requests.get(resource))
     }
 
     /// Returns true if both have equal amounts of all resources that can change.
     #[must_use]
-    pub fn agrees(&self, other: &Given) -> bool {
+    pub fn agrees(&self, other: &AllocatedResources) -> bool {
         self.agrees_on(CPU, other) && self.agrees_on(MEMORY, other) && self.classes == other.classes
     }
 
     /// Copies the amounts of a resource from the other.
-    pub fn take(&mut self, resource: &str, other: &Given) {
+    pub fn take(&mut self, resource: &str, other: &AllocatedResources) {
         let lists = [(&mut self.limits, &other.limits), (&mut self.requests, &other.requests)];
         for (mine, theirs) in lists {
             match theirs.get(resource) {
@@ -108,23 +110,25 @@ fn same(one: Option<&Quantity>, other: Option<&Quantity>) -> bool {
 /// The allocated resources of a pod's containers and of the pod as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct PodGiven {
-    pub container_resources: BTreeMap<String, Given>,
-    pub pod_level_resources: Option<Given>,
+pub struct PodAllocation {
+    pub container_resources: BTreeMap<String, AllocatedResources>,
+    pub pod_level_resources: Option<AllocatedResources>,
     /// Written by the kubelet and preserved for it.
     empty_dir_volume_limits: Option<serde_json::Value>,
 }
 
-impl PodGiven {
+impl PodAllocation {
     /// Returns the resources of the spec.
     #[must_use]
-    pub fn of(pod: &Pod) -> PodGiven {
+    pub fn of(pod: &Pod) -> PodAllocation {
         let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-        PodGiven {
+        PodAllocation {
             container_resources: all
-                .map(|container| (container.name.clone(), Given::of(&container.resources)))
+                .map(|container| {
+                    (container.name.clone(), AllocatedResources::of(&container.resources))
+                })
                 .collect(),
-            pod_level_resources: pod.spec.resources.as_ref().map(Given::of),
+            pod_level_resources: pod.spec.resources.as_ref().map(AllocatedResources::of),
             empty_dir_volume_limits: None,
         }
     }
@@ -146,14 +150,14 @@ impl PodGiven {
 
     /// Returns the allocated resources of a container, or those of its spec if the allocation is unknown.
     #[must_use]
-    pub fn container(&self, container: &Container) -> Given {
+    pub fn container(&self, container: &Container) -> AllocatedResources {
         let found = self.container_resources.get(&container.name).cloned();
-        found.unwrap_or_else(|| Given::of(&container.resources))
+        found.unwrap_or_else(|| AllocatedResources::of(&container.resources))
     }
 
     /// Returns the resources as a kubelet records them once they are actuated: a container without its own
     /// limit has the limit of its pod.
-    fn in_force(mut self) -> PodGiven {
+    fn in_force(mut self) -> PodAllocation {
         let Some(level) = &self.pod_level_resources else { return self };
         for given in self.container_resources.values_mut() {
             for (resource, limit) in level.limits.iter().filter(|(name, _)| is_inherited(name)) {
@@ -163,8 +167,8 @@ impl PodGiven {
         self
     }
 
-    /// Removes the limits that [`PodGiven::in_force`] added to the allocated ones.
-    fn without_inherited(&mut self, allocated: &PodGiven) {
+    /// Removes the limits that [`PodAllocation::in_force`] added to the allocated ones.
+    fn without_inherited(&mut self, allocated: &PodAllocation) {
         let Some(level) = &self.pod_level_resources else { return };
         for (name, given) in &mut self.container_resources {
             let own = allocated.container_resources.get(name);
@@ -177,12 +181,12 @@ impl PodGiven {
 
     /// Returns true if both have equal amounts of all resources that can change.
     #[must_use]
-    pub fn agrees(&self, other: &PodGiven) -> bool {
-        let level = |of: &PodGiven| of.pod_level_resources.clone().unwrap_or_default();
+    pub fn agrees(&self, other: &PodAllocation) -> bool {
+        let level = |of: &PodAllocation| of.pod_level_resources.clone().unwrap_or_default();
         let names: BTreeSet<&String> =
             self.container_resources.keys().chain(other.container_resources.keys()).collect();
-        let none = Given::default();
-        let of = |list: &PodGiven, name: &String| {
+        let none = AllocatedResources::default();
+        let of = |list: &PodAllocation, name: &String| {
             list.container_resources.get(name).unwrap_or(&none).clone()
         };
         level(self).agrees(&level(other))
@@ -195,7 +199,7 @@ fn is_inherited(resource: &str) -> bool {
     [CPU, MEMORY].contains(&resource)
 }
 
-type Entries = BTreeMap<String, PodGiven>;
+type Entries = BTreeMap<String, PodAllocation>;
 
 /// The allocated and actuated resources of the node's pods.
 #[derive(Debug)]
@@ -208,7 +212,7 @@ pub struct Allocations {
 
 impl Allocations {
     /// Loads the files.
-    pub fn open(directory: &Path) -> Result<(Allocations, Vec<Unusable>), AllocationError> {
+    pub fn open(directory: &Path) -> Result<(Allocations, Vec<UnusableFile>), AllocationError> {
         let mut unusable = Vec::new();
         let mut load = |file: &str| -> Result<Entries, AllocationError> {
             let path = directory.join(file);
@@ -218,7 +222,7 @@ impl Allocations {
                 Err(cause) => return Err(failed("read", &path)(cause)),
             };
             Ok(parse(&text).unwrap_or_else(|why| {
-                unusable.push(Unusable { path: path.display().to_string(), why });
+                unusable.push(UnusableFile { path: path.display().to_string(), why });
                 Entries::new()
             }))
         };
@@ -234,19 +238,19 @@ impl Allocations {
 
     /// Returns the allocated resources of a pod, if known.
     #[must_use]
-    pub fn allocated(&self, uid: &str) -> Option<&PodGiven> {
+    pub fn allocated(&self, uid: &str) -> Option<&PodAllocation> {
         self.allocated.get(uid)
     }
 
     /// Returns the actuated resources of a pod, if they differ from the allocated ones.
     #[must_use]
-    pub fn actuated(&self, uid: &str) -> Option<&PodGiven> {
+    pub fn actuated(&self, uid: &str) -> Option<&PodAllocation> {
         self.actuated.get(uid)
     }
 
     /// Allocates other resources to a pod. Its previous resources stay actuated until
     /// [`Allocations::actuate`].
-    pub fn allocate(&mut self, uid: &str, mut given: PodGiven) -> Result<(), AllocationError> {
+    pub fn allocate(&mut self, uid: &str, mut given: PodAllocation) -> Result<(), AllocationError> {
         let before = self.allocated.get(uid).cloned();
         if let Some(before) = &before {
             given.empty_dir_volume_limits.clone_from(&before.empty_dir_volume_limits);
@@ -283,7 +287,7 @@ impl Allocations {
         &mut self,
         uid: &str,
         container: &str,
-        given: Given,
+        given: AllocatedResources,
     ) -> Result<bool, AllocationError> {
         self.change(uid, |has| {
             has.container_resources.insert(container.to_owned(), given);
@@ -295,7 +299,7 @@ impl Allocations {
     pub fn actuate_pod(
         &mut self,
         uid: &str,
-        level: Option<Given>,
+        level: Option<AllocatedResources>,
     ) -> Result<bool, AllocationError> {
         self.change(uid, |has| has.pod_level_resources = level)
     }
@@ -303,7 +307,7 @@ impl Allocations {
     fn change(
         &mut self,
         uid: &str,
-        change: impl FnOnce(&mut PodGiven),
+        change: impl FnOnce(&mut PodAllocation),
     ) -> Result<bool, AllocationError> {
         let Some(mut has) = self.actuated.get(uid).cloned() else { return Ok(false) };
         change(&mut has);
@@ -336,7 +340,11 @@ impl Allocations {
         self.save(1)
     }
 
-    fn set_actuated(&mut self, uid: &str, has: Option<PodGiven>) -> Result<(), AllocationError> {
+    fn set_actuated(
+        &mut self,
+        uid: &str,
+        has: Option<PodAllocation>,
+    ) -> Result<(), AllocationError> {
         if self.actuated.get(uid) == has.as_ref() {
             return Ok(());
         }

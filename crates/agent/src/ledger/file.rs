@@ -1,4 +1,4 @@
-//! The node's ledger on disk: [`Book`]. An assignment is on disk before a container uses it.
+//! The node's ledger on disk: [`LedgerFile`]. An assignment is on disk before a container uses it.
 //!
 //! The files are the kubelet's, `cpu_manager_state` and `memory_manager_state`, so that the agent and the
 //! kubelet can take over from each other. Assignments that no longer fit the machine or the configuration are
@@ -19,11 +19,11 @@ use placement::takeover::{Change, CpusInUse, migrate, recover, states_of, take_o
 use placement::{CpuSet, Ledger, Node, Refusal};
 use thiserror::Error;
 
-use crate::runtime::lower::Placed;
+use crate::runtime::lower::ContainerAffinity;
 use crate::spec::Pod;
 
 #[derive(Debug, Error)]
-pub enum BookError {
+pub enum LedgerError {
     #[error("{path}: {cause}")]
     Read { path: String, cause: std::io::Error },
     #[error(transparent)]
@@ -35,17 +35,17 @@ pub enum BookError {
 
 /// A placement, and the edition of the ledger that it was planned against.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Planned {
+pub struct PlannedPlacement {
     pub placement: Placement,
     edition: u64,
 }
 
 /// A finding of opening the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Found {
+pub enum StateFileNotice {
     /// A file that cannot be parsed. Running pods are placed again.
     #[error("{path} cannot be used: {cause}; its contents are discarded")]
-    Unusable { path: String, cause: StateFileError },
+    UnusableFile { path: String, cause: StateFileError },
     #[error(transparent)]
     Changed(Change),
     #[error("a backup of the old file is in {0}")]
@@ -54,7 +54,7 @@ pub enum Found {
 
 /// The resources that the node has assigned.
 #[derive(Debug)]
-pub struct Book {
+pub struct LedgerFile {
     node: Node,
     ledger: Ledger,
     /// The number of changes of the ledger since it was opened.
@@ -72,9 +72,12 @@ pub struct Book {
 
 const FILES: [Manager; 2] = [Manager::Cpu, Manager::Memory];
 
-impl Book {
+impl LedgerFile {
     /// Loads the assignments from the files that still fit the node.
-    pub fn open(directory: &Path, node: Node) -> Result<(Book, Vec<Found>), BookError> {
+    pub fn open(
+        directory: &Path,
+        node: Node,
+    ) -> Result<(LedgerFile, Vec<StateFileNotice>), LedgerError> {
         let mut found = Vec::new();
         // Accept entries of any upstream feature gate. Entries that are not supported here are reported
         // below.
@@ -108,18 +111,18 @@ impl Book {
             Some(restored) => restored.ledger,
             None => {
                 let migration = migrate(&node, &cpu, &memory);
-                found.extend(migration.changes.into_iter().map(Found::Changed));
+                found.extend(migration.changes.into_iter().map(StateFileNotice::Changed));
                 migration.ledger
             }
         };
         if !found.is_empty() {
             for manager in FILES {
                 if let Some(kept) = back_up(&directory.join(manager.file_name()))? {
-                    found.push(Found::Kept(kept.display().to_string()));
+                    found.push(StateFileNotice::Kept(kept.display().to_string()));
                 }
             }
         }
-        let mut book = Book {
+        let mut book = LedgerFile {
             node,
             ledger,
             edition: 0,
@@ -144,14 +147,14 @@ impl Book {
     }
 
     /// Returns true if the file was missing or unusable, or was written under another CPU policy. Containers
-    /// may then have exclusive CPUs that the ledger does not list; see [`Book::recover`].
+    /// may then have exclusive CPUs that the ledger does not list; see [`LedgerFile::recover`].
     #[must_use]
     pub fn lost_cpus(&self) -> bool {
         self.cpus_lost
     }
 
     /// Assigns the CPUs that running containers have exclusively, and returns these containers.
-    pub fn recover(&mut self, running: &CpusInUse) -> Result<CpusInUse, BookError> {
+    pub fn recover(&mut self, running: &CpusInUse) -> Result<CpusInUse, LedgerError> {
         let mut recovered = CpusInUse::new();
         self.change(|ledger, node| recovered = recover(node, ledger, running))?;
         self.recovered.extend(recovered.keys().cloned());
@@ -160,7 +163,7 @@ impl Book {
 
     /// Releases recovered CPUs that the pod does not request. This is done once for each pod, before it is
     /// planned.
-    pub fn confirm(&mut self, demand: &Demand) -> Result<(), BookError> {
+    pub fn confirm(&mut self, demand: &Demand) -> Result<(), LedgerError> {
         if !self.recovered.contains(&demand.uid) {
             return Ok(());
         }
@@ -193,23 +196,23 @@ impl Book {
     }
 
     /// Plans a placement for the pod.
-    pub fn plan(&self, demand: &Demand) -> Result<Planned, Refusal> {
+    pub fn plan(&self, demand: &Demand) -> Result<PlannedPlacement, Refusal> {
         let placement = placement::plan(&self.node, &self.ledger, demand)?;
-        Ok(Planned { placement, edition: self.edition })
+        Ok(PlannedPlacement { placement, edition: self.edition })
     }
 
     /// Plans a placement for a pod that already has one, with other amounts; see [`placement::plan::replan`].
-    pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<Planned, Refusal> {
+    pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<PlannedPlacement, Refusal> {
         let placement = placement::plan::replan(&self.node, &self.ledger, demand, surplus)?;
-        Ok(Planned { placement, edition: self.edition })
+        Ok(PlannedPlacement { placement, edition: self.edition })
     }
 
     /// Assigns the planned resources. The files are on disk when this returns. If they cannot be written, or
     /// the ledger changed since planning, nothing is assigned.
-    pub fn commit(&mut self, planned: Planned) -> Result<(), BookError> {
-        let Planned { placement, edition } = planned;
+    pub fn commit(&mut self, planned: PlannedPlacement) -> Result<(), LedgerError> {
+        let PlannedPlacement { placement, edition } = planned;
         if edition != self.edition {
-            return Err(BookError::Stale);
+            return Err(LedgerError::Stale);
         }
         self.change(|ledger, _| ledger.commit(&placement))?;
         self.placements.insert(placement.pod.clone(), placement);
@@ -218,7 +221,7 @@ impl Book {
 
     /// Releases the resources of a pod. Returns true if it had any. They are not assigned again before the
     /// release is on disk.
-    pub fn release(&mut self, pod: &PodUid) -> Result<bool, BookError> {
+    pub fn release(&mut self, pod: &PodUid) -> Result<bool, LedgerError> {
         let had = self.change(|ledger, _| ledger.release(pod))?;
         self.placements.remove(pod);
         self.recovered.remove(pod);
@@ -226,14 +229,14 @@ impl Book {
     }
 
     /// Updates the ledger for a container that is about to start; see [`Ledger::starting`].
-    pub fn starting(&mut self, demand: &Demand, container: &str) -> Result<(), BookError> {
+    pub fn starting(&mut self, demand: &Demand, container: &str) -> Result<(), LedgerError> {
         let position = demand.containers.iter().position(|c| c.name.as_str() == container);
         let Some(position) = position else { return Ok(()) };
         self.change(|ledger, node| ledger.starting(node, demand, position)).map(drop)
     }
 
     /// Changes the ledger and the files, or neither. Returns true if the ledger changed.
-    fn change(&mut self, apply: impl FnOnce(&mut Ledger, &Node)) -> Result<bool, BookError> {
+    fn change(&mut self, apply: impl FnOnce(&mut Ledger, &Node)) -> Result<bool, LedgerError> {
         let before = self.ledger.clone();
         apply(&mut self.ledger, &self.node);
         if self.ledger == before {
@@ -262,16 +265,17 @@ impl Book {
 
     /// Returns the current CPUs and memory nodes of the containers of a pod.
     #[must_use]
-    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, Placed> {
+    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
         let uid = PodUid::new(&pod.metadata.uid);
         let Some(placement) = self.placements.get(&uid) else { return BTreeMap::new() };
         let of = |one: &placement::plan::ContainerPlacement| {
-            (one.name.to_string(), Placed::of(one, &self.node, &self.ledger))
+            (one.name.to_string(), ContainerAffinity::of(one, &self.node, &self.ledger))
         };
-        let mut placed: BTreeMap<String, Placed> = placement.containers.iter().map(of).collect();
+        let mut placed: BTreeMap<String, ContainerAffinity> =
+            placement.containers.iter().map(of).collect();
         // Ephemeral containers run on the shared CPUs.
         for container in &pod.spec.ephemeral_containers {
-            let shared = Placed { cpus: self.shared(), ..Placed::default() };
+            let shared = ContainerAffinity { cpus: self.shared(), ..ContainerAffinity::default() };
             placed.entry(container.name.clone()).or_insert(shared);
         }
         placed
@@ -280,13 +284,13 @@ impl Book {
     /// Returns the current CPUs and memory nodes of one container, also if its pod was admitted before the
     /// agent started.
     #[must_use]
-    pub fn place(&self, pod: &PodUid, container: &str) -> Placed {
+    pub fn place(&self, pod: &PodUid, container: &str) -> ContainerAffinity {
         let placement = self.placements.get(pod);
         let admitted =
             placement.and_then(|of| of.containers.iter().find(|of| of.name.as_str() == container));
         match admitted {
-            Some(admitted) => Placed::of(admitted, &self.node, &self.ledger),
-            None => Placed::booked(pod, container, &self.node, &self.ledger),
+            Some(admitted) => ContainerAffinity::of(admitted, &self.node, &self.ledger),
+            None => ContainerAffinity::booked(pod, container, &self.node, &self.ledger),
         }
     }
 
@@ -302,18 +306,18 @@ impl Book {
     }
 
     /// Writes the files again, regardless of their contents.
-    pub fn rewrite(&mut self) -> Result<(), BookError> {
+    pub fn rewrite(&mut self) -> Result<(), LedgerError> {
         self.written = Default::default();
         self.save()
     }
 
     /// Returns the CPUs and memory nodes that a placement would give the containers, without committing it.
     #[must_use]
-    pub fn placed_by(&self, placement: &Placement) -> BTreeMap<String, Placed> {
+    pub fn placed_by(&self, placement: &Placement) -> BTreeMap<String, ContainerAffinity> {
         let mut ledger = self.ledger.clone();
         ledger.commit(placement);
         let of = |one: &placement::plan::ContainerPlacement| {
-            (one.name.to_string(), Placed::of(one, &self.node, &ledger))
+            (one.name.to_string(), ContainerAffinity::of(one, &self.node, &ledger))
         };
         placement.containers.iter().map(of).collect()
     }
@@ -340,7 +344,7 @@ impl Book {
         self.ledger.cpu.shared.clone()
     }
 
-    fn save(&mut self) -> Result<(), BookError> {
+    fn save(&mut self) -> Result<(), LedgerError> {
         let (cpu, memory) = states_of(&self.node, &self.ledger);
         for (position, text) in [cpu.render(), memory.render()].into_iter().enumerate() {
             if self.written[position] != text {
@@ -353,12 +357,12 @@ impl Book {
     }
 }
 
-fn read(directory: &Path, manager: Manager) -> Result<Option<Vec<u8>>, BookError> {
+fn read(directory: &Path, manager: Manager) -> Result<Option<Vec<u8>>, LedgerError> {
     let path = directory.join(manager.file_name());
     match fs::read(&path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(BookError::Read { path: path.display().to_string(), cause }),
+        Err(cause) => Err(LedgerError::Read { path: path.display().to_string(), cause }),
     }
 }
 
@@ -375,8 +379,11 @@ fn parsed<T>(
     }
 }
 
-fn unusable(directory: &Path, manager: Manager, cause: StateFileError) -> Found {
-    Found::Unusable { path: directory.join(manager.file_name()).display().to_string(), cause }
+fn unusable(directory: &Path, manager: Manager, cause: StateFileError) -> StateFileNotice {
+    StateFileNotice::UnusableFile {
+        path: directory.join(manager.file_name()).display().to_string(),
+        cause,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! What is true of the node whatever the pod: [`gather`], from its configuration and its machine.
+//! Properties of the node that all pods share: [`gather`], from its configuration and its machine.
 //!
-//! Read once when the agent starts; addresses and allocatable amounts are brought up to date by whoever
-//! looks after the node's status.
+//! Read once when the agent starts. The node status loop updates addresses and allocatable resources.
 
 use std::path::Path;
 
@@ -13,17 +12,19 @@ use placement::Machine;
 use serde_json::Value;
 
 use crate::node::Description;
-use crate::runtime::lower::{CgroupDriver, CgroupVersion, Cgroups, Dns, NodeFacts, SwapBehavior};
-use crate::spec::Amounts;
+use crate::runtime::lower::{
+    CgroupDriver, CgroupVersion, Cgroups, Dns, NodeEnvironment, SwapBehavior,
+};
+use crate::spec::ResourceList;
 
-/// Where things are on this node.
+/// Directories of this node.
 #[derive(Debug, Clone)]
 pub struct Places<'a> {
     pub root: &'a Path,
     pub logs: &'a Path,
 }
 
-/// The facts of this machine.
+/// Reads the properties of this machine.
 #[must_use]
 pub fn gather(
     config: &KubeletConfig,
@@ -31,7 +32,7 @@ pub fn gather(
     places: &Places<'_>,
     kernel: Option<&host::cgroups::Cgroups>,
     node: &Description,
-) -> NodeFacts {
+) -> NodeEnvironment {
     let memory = os::memory().unwrap_or_default();
     let version = match kernel.map(host::cgroups::Cgroups::version) {
         Some(host::cgroups::Version::V1) => CgroupVersion::V1,
@@ -40,11 +41,11 @@ pub fn gather(
     let bytes = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
     let text = |path: &Path| path.display().to_string();
     let period = i64::try_from(config.cpu_cfs_quota_period.as_micros()).unwrap_or(100_000);
-    NodeFacts {
+    NodeEnvironment {
         os: machine.os,
         ips: node.addresses.iter().map(ToString::to_string).collect(),
-        // Told by the Node object.
-        allocatable: Amounts::new(),
+        // Set from the Node object.
+        allocatable: ResourceList::new(),
         memory_capacity: bytes(memory.total),
         swap_capacity: bytes(memory.swap_total),
         cpu_count: i64::try_from(machine.topology.all_cpus().len()).unwrap_or(i64::MAX),
@@ -101,7 +102,7 @@ fn dns(config: &KubeletConfig, os: OsName) -> Dns {
     }
 }
 
-/// `thermal_throttle` of each CPU that has one.
+/// Returns `thermal_throttle` of each CPU that has one.
 fn masked_paths(os: OsName) -> Vec<String> {
     if os != OsName::Linux {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! The images on the node, asked of the runtime now and then: [`watch()`].
+//! The images on the node, read from the runtime periodically: [`watch()`].
 //!
-//! A scheduler likes to know where images are, but not to the second. Removes none.
+//! Schedulers use the list, but it need not be exact to the second. Removes no images.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 
 use super::Image;
 
-/// Between two questions: for so long upstream takes its own list for true.
+/// Interval between two requests: the time for which upstream caches its list.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Keeps `told` true until nobody listens. A runtime that is away has lost no images.
+/// Updates `told` until the receivers are gone. While the runtime is unavailable the list is kept.
 pub async fn watch(client: cri::Client, told: watch::Sender<Arc<Vec<Image>>>) {
     loop {
         if let Ok(listed) = client.call(v1::ListImagesRequest::default()).await {

@@ -1,6 +1,6 @@
-//! The node's heartbeat: a Lease in `kube-node-lease`, renewed four times before it would run out.
+//! The node's heartbeat: a Lease in `kube-node-lease`, renewed four times per lease duration.
 //!
-//! Says only that the agent lives; how the node is, its status says.
+//! It shows only that the agent runs; the status shows the state of the node.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "kube-node-lease";
 
-/// After a renewal that failed.
+/// Interval after a renewal that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The lease after `before`, held at `now`.
+/// Returns the lease that follows `before`, renewed at `now`.
 pub(super) fn renewed(
     before: Option<Value>,
     name: &str,
@@ -28,7 +28,7 @@ pub(super) fn renewed(
             "metadata": {"name": name, "namespace": NAMESPACE},
         })
     });
-    // So that it goes with the node.
+    // The lease is deleted with the node.
     lease["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
     lease["spec"]["holderIdentity"] = name.into();
@@ -37,7 +37,7 @@ pub(super) fn renewed(
     lease
 }
 
-/// Renews for ever.
+/// Renews the lease forever.
 pub(super) async fn keep(client: &Client, name: &str, uid: &str, seconds: u32) {
     let every = Duration::from_secs(u64::from(seconds)) / 4;
     let mut held = None;
@@ -47,7 +47,7 @@ pub(super) async fn keep(client: &Client, name: &str, uid: &str, seconds: u32) {
                 held = Some(lease);
                 every
             }
-            // Someone else has written it, or the server is away: it is read again.
+            // Another writer changed it, or the server is unavailable: read it again.
             Err(_) => AGAIN.min(every),
         };
         tokio::time::sleep(wait).await;

@@ -1,6 +1,6 @@
 //! The Node object and its status as upstream writes them: [`object`] and [`status`].
 //!
-//! Conditions are [`super::conditions`]'s business; the annotations are the report and upstream's own.
+//! [`super::conditions`] computes the conditions. The annotations are the report and upstream's own.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 use super::resources::{allocatable, capacity};
 use super::{Description, Image, Observation, RuntimeHealth, os_name, qos_resources};
 
-/// How many names of an image are told: upstream's figure.
+/// Maximum number of reported names of an image. Upstream's value.
 const NAMES: usize = 5;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
-/// Labels that are set right on a node that exists already; others are left to whoever set them.
+/// Labels that are corrected on an existing node. Other labels belong to their writers.
 pub(super) const OWN_LABELS: [&str; 6] = [
     HOSTNAME,
     "kubernetes.io/os",
@@ -28,7 +28,7 @@ pub(super) const OWN_LABELS: [&str; 6] = [
     WINDOWS_BUILD,
 ];
 
-/// The object with which a node is registered; its status is yet to come.
+/// Returns the object that registers a node, without a status.
 #[must_use]
 pub fn object(of: &Description, now: &Observation) -> Value {
     let mut spec = Map::new();
@@ -74,7 +74,7 @@ pub(super) fn annotations(of: &Description, now: &Observation) -> BTreeMap<Strin
     annotations
 }
 
-/// The status without its conditions.
+/// Returns the status without its conditions.
 #[must_use]
 pub fn status(of: &Description, now: &Observation) -> Value {
     let addresses = of.addresses.iter().map(|address| address.to_string());
@@ -145,7 +145,7 @@ fn node_info(of: &Description, now: &Observation) -> Value {
     told
 }
 
-/// The largest images first: they are worth most to a scheduler.
+/// The largest images come first, because they matter most to a scheduler.
 fn images(images: &[Image], most: Option<usize>) -> Value {
     let mut images: Vec<&Image> = images.iter().collect();
     images.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));

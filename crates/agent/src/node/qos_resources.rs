@@ -1,8 +1,7 @@
-//! Classes of QoS resources (KEP-3008) that a runtime advertises: as the node's status tells them and
-//! as admission goes by them.
+//! QoS-class resources (KEP-3008) of a runtime, for the node's status and for admission.
 //!
-//! A name is for pods or for containers. One that is registered for both is refused, and neither
-//! told nor given out: nobody could say whose class is meant.
+//! A name is for pods or for containers. A name that is registered for both is refused, and neither reported nor
+//! allocated, because requests for it would be ambiguous.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::admission::{ClassOffer, Offered};
 
-/// What is told of a runtime's classes: `status.qosResources`. An API server that is strict about
-/// official names would refuse the whole status for one that it does not know.
+/// Returns `status.qosResources` for the classes of a runtime. With strict official names, an API server
+/// would refuse the whole status for one name that it does not know.
 #[must_use]
 pub fn status(advertised: &v1::ResourcesInfo, strict_names: bool) -> Value {
     let refused = refused(advertised);
@@ -43,7 +42,7 @@ pub fn status(advertised: &v1::ResourcesInfo, strict_names: bool) -> Value {
     })
 }
 
-/// What admission goes by.
+/// Returns the classes for admission.
 #[must_use]
 pub fn offer(advertised: &v1::ResourcesInfo) -> ClassOffer {
     let refused = refused(advertised);
@@ -64,7 +63,7 @@ pub fn offer(advertised: &v1::ResourcesInfo) -> ClassOffer {
     ClassOffer { resources }
 }
 
-/// The same, from a `status.qosResources` that [`status`] has written.
+/// Returns the same from a `status.qosResources` that [`status`] has written.
 #[must_use]
 pub fn offer_of_status(told: &Value) -> ClassOffer {
     let mut resources = BTreeMap::new();
@@ -82,7 +81,7 @@ pub fn offer_of_status(told: &Value) -> ClassOffer {
     ClassOffer { resources }
 }
 
-/// Names that are registered for pods and for containers.
+/// Returns the names that are registered for both pods and containers.
 #[must_use]
 pub fn refused(advertised: &v1::ResourcesInfo) -> Vec<String> {
     let name = |resource: &v1::QosResourceInfo| full_name(&resource.name).to_owned();

@@ -1,8 +1,8 @@
-//! What the machine has and what of it pods can have: [`capacity`] and [`allocatable`], with upstream's
-//! arithmetic and spelling.
+//! The resources of the machine and the part for pods: [`capacity`] and [`allocatable`], with upstream's arithmetic and
+//! format.
 //!
-//! Allocatable is capacity without reservations and hard eviction thresholds, never less than nothing;
-//! CPUs come from placement, which knows what a list of reserved ones comes to.
+//! Allocatable is capacity minus reservations and hard eviction thresholds, at least zero. CPUs come from placement, which
+//! knows the list of reserved CPUs.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use placement::Bytes;
 
 use super::{Description, Observation};
 
-/// What the machine has.
+/// Returns the resources of the machine.
 #[must_use]
 pub fn capacity(of: &Description, now: &Observation) -> ResourceList {
     let configured = now.report.configured();
@@ -35,7 +35,7 @@ pub fn capacity(of: &Description, now: &Observation) -> ResourceList {
     capacity
 }
 
-/// What of it pods can have.
+/// Returns the resources for pods.
 #[must_use]
 pub fn allocatable(of: &Description, now: &Observation) -> ResourceList {
     let mut left = capacity(of, now);
@@ -62,7 +62,7 @@ pub fn allocatable(of: &Description, now: &Observation) -> ResourceList {
     for (name, devices) in &now.devices {
         left.insert(name.clone(), count(devices.healthy));
     }
-    // Huge pages are taken out of memory when they are made.
+    // Huge pages are taken from the memory when they are reserved.
     let huge: u64 = huge_pages(of, now).values().sum();
     if let Some(memory) = left.get_mut(resources::MEMORY) {
         *memory = without(memory, &Quantity::from_bytes(huge));
@@ -74,7 +74,7 @@ fn count(number: u64) -> Quantity {
     Quantity::from_i64(i64::try_from(number).unwrap_or(i64::MAX), Format::DecimalSi)
 }
 
-/// Not less than nothing.
+/// Subtracts, with zero as the minimum.
 fn without(amount: &Quantity, other: &Quantity) -> Quantity {
     match amount.checked_sub(other) {
         Some(left) if !left.is_negative() => left,
@@ -82,7 +82,7 @@ fn without(amount: &Quantity, other: &Quantity) -> Quantity {
     }
 }
 
-/// Bytes of huge pages by resource; also of sizes of which there are none.
+/// Returns the bytes of huge pages by resource, with zero for sizes without pages.
 fn huge_pages(of: &Description, now: &Observation) -> BTreeMap<String, u64> {
     let name = |size: u64| format!("{}{}", resources::HUGEPAGES_PREFIX, Bytes(size));
     let mut all: BTreeMap<String, u64> =

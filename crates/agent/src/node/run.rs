@@ -1,7 +1,7 @@
-//! Keeps the Node object of this machine true in the API: [`run`].
+//! Keeps the Node object of this machine up to date in the API: [`run`].
 //!
-//! Registers it or takes over the one there is, follows what others do to it, and writes what changed.
-//! A node that someone deletes stays deleted until the agent is started again, as upstream has it.
+//! Registers the node or adopts the existing object, follows changes of other writers, and writes differences. A node that
+//! is deleted stays deleted until the agent is restarted, as upstream.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,48 +20,48 @@ use super::{
     Conditions, Description, Devices, Image, Observation, Pressure, RuntimeHealth, changes,
     conditions, lease, object, status,
 };
-use crate::observability::events::{NodeIs, Told};
+use crate::observability::events::{AgentEvent, NodeChange};
 
-/// How far the agent has come with the containers that ran before it was started.
+/// Progress in adopting the containers that ran before the agent was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
-    /// The runtime has not been asked yet.
+    /// The runtime has not been queried yet.
     Unknown,
     UnderWay,
     /// Every container has its CPUs, or none was running.
     Done,
 }
 
-/// How long a node that was ready before is reported as it was while its containers are taken over. The
-/// takeover needs one list of pods and one call for each container.
+/// Time for which a node that was ready stays ready while its containers are adopted. The adoption needs
+/// one list of pods and one call for each container.
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(10);
 
-/// After a write that failed.
+/// Interval after a write that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// From where the node's state comes.
+/// Sources of the node's state.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct StatusInputs {
     pub runtime: watch::Receiver<RuntimeHealth>,
     pub pressure: watch::Receiver<Pressure>,
     pub images: watch::Receiver<Arc<Vec<Image>>>,
     pub devices: watch::Receiver<BTreeMap<String, Devices>>,
     pub report: watch::Receiver<Arc<NodeReport>>,
-    /// What else keeps the node from being ready, such as a shutdown.
+    /// Other problems that keep the node from being ready, such as a shutdown.
     pub problems: watch::Receiver<Vec<String>>,
     pub takeover: watch::Receiver<Takeover>,
-    /// Where pods are kept: its file system is the node's.
+    /// The pods' directory, whose file system is reported.
     pub root: PathBuf,
 }
 
-/// Registers the node and keeps it true for as long as it is polled. `seen` gets the object as the API
-/// has it, `None` while there is none; `tell` what is to be told of the node.
+/// Registers the node and keeps it up to date as long as it is polled. `seen` gets the object in the API,
+/// or `None` while there is none; `tell` gets the events of the node.
 pub async fn run(
     client: Client,
     of: Description,
-    mut sources: Sources,
+    mut sources: StatusInputs,
     seen: watch::Sender<Option<Arc<Value>>>,
-    tell: mpsc::UnboundedSender<Told>,
+    tell: mpsc::UnboundedSender<AgentEvent>,
 ) {
     let node = registered(&client, &of, &sources).await;
     let uid = node["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
@@ -74,16 +74,16 @@ pub async fn run(
     tokio::join!(follow, beat, report);
 }
 
-/// What time it is.
+/// Returns the current time.
 pub(super) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
 }
 
-/// Reads the machine and takes what others last said.
-fn observe(sources: &Sources, storage: &mut u64) -> Observation {
+/// Reads the machine and the newest values of the other sources.
+fn observe(sources: &StatusInputs, storage: &mut u64) -> Observation {
     let memory = host::os::facts::memory().unwrap_or_default();
-    // A file system that does not answer now has not shrunk.
+    // A file system that does not answer keeps its last size.
     if let Ok(told) = host::os::facts::file_system(&sources.root) {
         *storage = told.capacity;
     }
@@ -98,15 +98,15 @@ fn observe(sources: &Sources, storage: &mut u64) -> Observation {
     }
 }
 
-/// The node in the API, made if it is not there. Waits for a server that is not there either.
-async fn registered(client: &Client, of: &Description, sources: &Sources) -> Value {
+/// Returns the node in the API, creating it if needed. Retries while the server is unavailable.
+async fn registered(client: &Client, of: &Description, sources: &StatusInputs) -> Value {
     let mut failures = 0;
     loop {
         match register(client, of, sources).await {
             Ok(node) => return node,
             Err(_) => {
                 failures += 1;
-                // Upstream's figures, doubling.
+                // Upstream's values, doubling.
                 let wait = client::backoff(&of.name, failures, 100, 7_000);
                 tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
             }
@@ -114,7 +114,11 @@ async fn registered(client: &Client, of: &Description, sources: &Sources) -> Val
     }
 }
 
-async fn register(client: &Client, of: &Description, sources: &Sources) -> Result<Value, Error> {
+async fn register(
+    client: &Client,
+    of: &Description,
+    sources: &StatusInputs,
+) -> Result<Value, Error> {
     let observation = observe(sources, &mut 0);
     match client.get::<Value>(kind::NODES, "", &of.name).await {
         Ok(node) => {
@@ -140,7 +144,7 @@ async fn register(client: &Client, of: &Description, sources: &Sources) -> Resul
     }
 }
 
-fn problems(sources: &Sources) -> Vec<String> {
+fn problems(sources: &StatusInputs) -> Vec<String> {
     let mut problems = sources.runtime.borrow().problems();
     problems.extend(sources.problems.borrow().iter().cloned());
     if *sources.takeover.borrow() == Takeover::UnderWay {
@@ -149,16 +153,16 @@ fn problems(sources: &Sources) -> Vec<String> {
     problems
 }
 
-/// A machine that was started since it was last told of.
-fn reboot(of: &Description, node: &Value, tell: &mpsc::UnboundedSender<Told>) {
+/// Records an event if the machine was rebooted since the last report.
+fn reboot(of: &Description, node: &Value, tell: &mpsc::UnboundedSender<AgentEvent>) {
     let before = node["status"]["nodeInfo"]["bootID"].as_str().unwrap_or_default();
     let boot_id = &of.identity.boot_id;
     if !before.is_empty() && before != boot_id {
-        let _ = tell.send(Told::Rebooted { name: of.name.clone(), boot_id: boot_id.clone() });
+        let _ = tell.send(AgentEvent::Rebooted { name: of.name.clone(), boot_id: boot_id.clone() });
     }
 }
 
-/// Keeps `seen` what the API has.
+/// Keeps `seen` at the object in the API.
 async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Value>>>) {
     let scope = Scope { field_selector: format!("metadata.name={name}"), ..Scope::default() };
     let reflector =
@@ -178,16 +182,16 @@ async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Val
     reflector.run(take).await;
 }
 
-/// Writes the status when it changes, and once in a while.
+/// Writes the status when it changes, and periodically.
 async fn report(
     client: &Client,
     of: &Description,
-    sources: &mut Sources,
+    sources: &mut StatusInputs,
     mut has: watch::Receiver<Option<Arc<Value>>>,
-    tell: &mpsc::UnboundedSender<Told>,
+    tell: &mpsc::UnboundedSender<AgentEvent>,
 ) {
     let taken_over = sources.takeover.wait_for(|takeover| *takeover != Takeover::UnderWay);
-    // A takeover that lasts longer is reported as a problem.
+    // An adoption that takes longer is reported as a problem.
     let _ = tokio::time::timeout(LONGEST_TAKEOVER, taken_over).await;
     let mut storage = 0;
     let mut first = true;
@@ -210,7 +214,7 @@ async fn report(
                     }
                     first = false;
                     for is in outcome.told {
-                        let _ = tell.send(Told::Node { name: of.name.clone(), is });
+                        let _ = tell.send(AgentEvent::Node { name: of.name.clone(), is });
                     }
                 }
                 Err(_) => wait = AGAIN.min(wait),
@@ -220,9 +224,9 @@ async fn report(
     }
 }
 
-/// Waits until something may have changed. Senders that are gone have nothing to say any more.
+/// Waits until something may have changed. Senders that are gone are ignored.
 async fn changed(
-    sources: &mut Sources,
+    sources: &mut StatusInputs,
     has: &mut watch::Receiver<Option<Arc<Value>>>,
     wait: Duration,
 ) {
@@ -231,7 +235,7 @@ async fn changed(
             std::future::pending::<()>().await;
         }
     }
-    // Images come and go often and are told in their own time.
+    // Images change often and are reported with the next status.
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
         () = of(&mut sources.runtime) => {}
@@ -244,29 +248,28 @@ async fn changed(
     }
 }
 
-/// Tells when someone has cordoned the node, or no longer does.
+/// Records an event when the node was cordoned or uncordoned.
 fn cordoned(
     of: &Description,
     node: &Value,
     before: &mut Option<bool>,
-    tell: &mpsc::UnboundedSender<Told>,
+    tell: &mpsc::UnboundedSender<AgentEvent>,
 ) {
     let schedulable = node["spec"]["unschedulable"] != true;
     if before.is_some_and(|before| before != schedulable) {
-        let is = if schedulable { NodeIs::Schedulable } else { NodeIs::NotSchedulable };
-        let _ = tell.send(Told::Node { name: of.name.clone(), is });
+        let is = if schedulable { NodeChange::Schedulable } else { NodeChange::NotSchedulable };
+        let _ = tell.send(AgentEvent::Node { name: of.name.clone(), is });
     }
     *before = Some(schedulable);
 }
 
 struct Outcome {
-    /// The node as it is then.
+    /// The resulting node.
     wrote: Option<Value>,
-    told: Vec<NodeIs>,
+    told: Vec<NodeChange>,
 }
 
-/// What was written is known here before it is told. A node of the same name that is another one
-/// has nothing to do with it.
+/// Prefers a node that was just written to an older one from the watch, if both are the same object.
 fn newer(told: Arc<Value>, written: Option<&Arc<Value>>) -> Arc<Value> {
     let revision = |node: &Value| -> u64 {
         let text = node["metadata"]["resourceVersion"].as_str().unwrap_or_default();
@@ -286,7 +289,7 @@ fn newer(told: Arc<Value>, written: Option<&Arc<Value>>) -> Arc<Value> {
 async fn write(
     client: &Client,
     of: &Description,
-    sources: &Sources,
+    sources: &StatusInputs,
     observation: &Observation,
     node: &Value,
     first: bool,
@@ -304,7 +307,7 @@ async fn write(
         conditions(&has["conditions"], observation.pressure, &problems, &time, first);
     let mut wanted = status(of, observation);
     wanted["conditions"] = conditions.into();
-    // A runtime that is away has not become another one.
+    // A runtime that is unavailable keeps its last version.
     if !matches!(observation.runtime, RuntimeHealth::Seen(_)) {
         let version = &has["nodeInfo"]["containerRuntimeVersion"];
         if version.is_string() {

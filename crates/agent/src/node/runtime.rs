@@ -1,7 +1,7 @@
-//! How the container runtime is: [`RuntimeHealth`], asked for every few seconds by [`watch()`].
+//! The state of the container runtime: [`RuntimeHealth`], read every few seconds by [`watch()`].
 //!
-//! A runtime that does not answer for half a minute is down; what it said of itself before is kept until
-//! then, as a restart takes no longer. Starts and restarts nothing.
+//! A runtime that does not answer for half a minute is down. Until then its last state is kept, because a restart takes
+//! no longer. Starts and restarts nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use cri::{Condition, Handler, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Between two questions: upstream's figure.
+/// Interval between two requests. Upstream's value.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// For how long a runtime may be silent: upstream's figure.
+/// Time for which a runtime may not answer. Upstream's value.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +24,7 @@ pub enum RuntimeHealth {
     Seen(Arc<Runtime>),
 }
 
-/// A runtime, by its own word.
+/// The properties that a runtime reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runtime {
     pub name: String,
@@ -32,7 +32,7 @@ pub struct Runtime {
     pub ready: Condition,
     pub network: Condition,
     pub handlers: Vec<Handler>,
-    /// Whether it tells of features at all.
+    /// True if it reports features at all.
     pub tells_features: bool,
     pub supplemental_groups_policy: bool,
     /// Its classes of QoS resources, if it has the extension.
@@ -73,7 +73,7 @@ impl Runtime {
 }
 
 impl RuntimeHealth {
-    /// What keeps the node from being ready, in upstream's words.
+    /// Returns the problem that keeps the node from being ready, with upstream's text.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let runtime = match self {
@@ -97,7 +97,7 @@ impl RuntimeHealth {
     }
 }
 
-/// Keeps `told` true until nobody listens.
+/// Updates `told` until the receivers are gone.
 pub async fn watch(client: cri::Client, told: watch::Sender<RuntimeHealth>) {
     let mut version = None;
     let mut answered: Option<Instant> = None;
@@ -108,14 +108,14 @@ pub async fn watch(client: cri::Client, told: watch::Sender<RuntimeHealth>) {
             _ = ticks.tick() => {}
             () = told.closed() => return,
         }
-        // No longer than it is given: a runtime that hangs is as down as one that is not there.
+        // The request has the same limit: a runtime that hangs is as down as one that is gone.
         match ask(&client.within(PATIENCE), &mut version).await {
             Ok(runtime) => {
                 answered = Some(Instant::now());
                 put(&told, RuntimeHealth::Seen(Arc::new(runtime)));
             }
             Err(_) => {
-                // It may be another one when it comes back.
+                // Another runtime may come back.
                 version = None;
                 if answered.is_some_and(|at| at.elapsed() >= PATIENCE) {
                     put(&told, RuntimeHealth::Down);

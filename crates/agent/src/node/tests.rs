@@ -1,4 +1,4 @@
-//! Tables of what recordings do not show, and the loop against an API of one node.
+//! Tables for what recordings do not show, and the status loop against an API with one node.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use tokio::sync::{mpsc, watch};
 
 use super::recorded::described;
 use super::*;
-use crate::observability::events::{NodeIs, Told};
+use crate::observability::events::{AgentEvent, NodeChange};
 use crate::server::access::{self, Authorization};
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Long enough for a busy machine. A successful test does not wait for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn this_machine_can_be_a_node() {
-    let of = describe(KubeletConfig::default(), Given::default()).unwrap();
+    let of = describe(KubeletConfig::default(), NodeOptions::default()).unwrap();
     assert!(!of.name.is_empty() && of.name == of.hostname);
     assert_eq!(os_name(of.os), if on_windows() { "windows" } else { "linux" });
     assert!(of.version.starts_with("v1.37."));
     // Without it the scheduler finds no node for a pod that restarts as a whole.
     let declared = "RestartAllContainersOnContainerExits".to_owned();
     assert!(of.declared_features.contains(&declared) && of.declared_features.is_sorted());
-    let given = Given {
+    let given = NodeOptions {
         name: Some("n".to_owned()),
         addresses: vec!["192.0.2.9".parse().unwrap()],
-        ..Given::default()
+        ..NodeOptions::default()
     };
     let of = describe(KubeletConfig::default(), given).unwrap();
     assert_eq!((of.name.as_str(), of.addresses.len()), ("n", 1));
@@ -40,7 +40,7 @@ fn on_windows() -> bool {
 }
 
 #[test]
-fn windows_nodes_tell_their_build() {
+fn windows_nodes_report_their_build() {
     let (mut of, now) = described(&Value::Null);
     of.os = OsName::Windows;
     of.identity.kernel_version = "10.0.20348.2113".to_owned();
@@ -53,7 +53,7 @@ fn windows_nodes_tell_their_build() {
 }
 
 #[test]
-fn the_largest_images_are_told_and_not_too_many_names_of_them() {
+fn the_largest_images_are_reported_with_few_names() {
     let (mut of, mut now) = described(&Value::Null);
     let image = |bytes: u64| Image {
         id: bytes.to_string(),
@@ -83,7 +83,7 @@ fn amounts_never_fall_below_nothing() {
 }
 
 #[test]
-fn what_a_runtime_can_do_is_told() {
+fn runtime_features_are_reported() {
     let (mut of, mut now) = described(&json!({"featureGates": {"QOSResources": true}}));
     let handler = |name: &str| cri::Handler {
         name: name.to_owned(),
@@ -153,7 +153,7 @@ fn a_class_resource_is_for_pods_or_for_containers() {
 }
 
 #[test]
-fn an_official_name_that_does_not_exist_is_told_only_where_nobody_insists() {
+fn unknown_official_names_are_reported_only_without_strictness() {
     let mut advertised = advertised();
     advertised.container_qos_resources[1].name = "disk".to_owned();
     let names = |strict| {
@@ -191,11 +191,11 @@ fn a_condition_keeps_the_time_of_its_last_change() {
     let first = conditions(&Value::Null, none, &[], "1", true);
     assert_eq!(
         first.told,
-        [NodeIs::SufficientMemory, NodeIs::NoDiskPressure, NodeIs::SufficientPids]
+        [NodeChange::SufficientMemory, NodeChange::NoDiskPressure, NodeChange::SufficientPids]
     );
     let before = Value::from(first.conditions);
     let later = conditions(&before, Pressure { memory: true, ..none }, &[], "2", false);
-    assert_eq!(later.told, [NodeIs::InsufficientMemory]);
+    assert_eq!(later.told, [NodeChange::InsufficientMemory]);
     let times: Vec<_> = later
         .conditions
         .iter()
@@ -206,7 +206,7 @@ fn a_condition_keeps_the_time_of_its_last_change() {
 }
 
 #[test]
-fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
+fn settings_have_upstreams_defaults_and_name_errors() {
     let read = |fields: Value| {
         let mut config = KubeletConfig::default();
         config.untyped.extend(fields.as_object().unwrap().clone());
@@ -298,7 +298,7 @@ fn zero_stands_for_the_default_as_upstream_has_it() {
 }
 
 #[test]
-fn images_are_pulled_one_by_one_unless_the_configuration_has_it_otherwise() {
+fn images_are_pulled_one_by_one_by_default() {
     let pulls = |fields: Value| {
         let mut config = KubeletConfig::default();
         config.untyped.extend(fields.as_object().unwrap().clone());
@@ -311,9 +311,9 @@ fn images_are_pulled_one_by_one_unless_the_configuration_has_it_otherwise() {
     assert_eq!(pulls(json!({"serializeImagePulls": false, "maxParallelImagePulls": 3})), 3);
 }
 
-/// The reader of the file and the agent have to agree: a file that passes the check starts the agent.
+/// The reader of the file and the agent must agree: a file that passes the check starts the agent.
 #[test]
-fn what_the_configuration_file_may_say_the_agent_takes() {
+fn every_valid_configuration_file_starts_the_agent() {
     const FIELDS: [&str; 23] = [
         "allowedUnsafeSysctls",
         "containerLogMaxFiles",
@@ -440,7 +440,7 @@ fn extended_resources_of_other_writers_are_kept() {
         "allocatable": {"example.com/gone": null, "example.com/widget": "3"},
     });
     assert_eq!(patch["status"], expected);
-    // Then nothing is left to write.
+    // Then there is nothing left to write.
     let patched = patch::merge(has, patch["status"].to_string().as_bytes()).unwrap();
     assert_eq!(changes::of_status(&patched.value, &wanted, false), None);
 }
@@ -463,7 +463,7 @@ fn labels_of_others_are_left_alone() {
     assert_eq!(changes::of_metadata(&patched.value, &wanted, &notes), None);
 }
 
-/// An API with room for one node and one lease, which merges patches as ours does.
+/// An API with one node and one lease, which merges patches as ours does.
 #[derive(Debug, Default)]
 struct OneNode(Mutex<Kept>);
 
@@ -543,12 +543,12 @@ impl Transport for OneNode {
     }
 }
 
-/// The other ends of what a node's loop takes and gives.
+/// The other ends of the channels of a node's loop.
 struct Ends {
     runtime: watch::Sender<RuntimeHealth>,
     report: watch::Sender<Arc<NodeReport>>,
     pressure: watch::Sender<Pressure>,
-    told: mpsc::UnboundedReceiver<Told>,
+    told: mpsc::UnboundedReceiver<AgentEvent>,
     seen: watch::Receiver<Option<Arc<Value>>>,
     api: Arc<OneNode>,
 }
@@ -558,7 +558,7 @@ impl Ends {
         self.api.0.lock().unwrap().writes.clone()
     }
 
-    /// Waits until the node in the API is so.
+    /// Waits until the node in the API matches.
     async fn until(&mut self, so: impl Fn(&Value) -> bool) -> Arc<Value> {
         let so = |node: &Option<Arc<Value>>| node.as_deref().is_some_and(&so);
         let found = tokio::time::timeout(PATIENCE, self.seen.wait_for(so)).await;
@@ -579,7 +579,7 @@ fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
     let (report, taken_report) = watch::channel(now.report);
     let (tell, told) = mpsc::unbounded_channel();
     let (see, seen) = watch::channel(None);
-    let sources = Sources {
+    let sources = StatusInputs {
         takeover: watch::channel(Takeover::Done).1,
         runtime: taken_runtime,
         pressure: taken_pressure,
@@ -610,18 +610,18 @@ async fn a_node_is_registered_and_kept_true() {
     ends.pressure.send_replace(Pressure { disk: true, ..Pressure::default() });
     ends.until(|node| node["status"]["conditions"][1]["status"] == "True").await;
     let mut told = Vec::new();
-    while told.last() != Some(&NodeIs::DiskPressure) {
+    while told.last() != Some(&NodeChange::DiskPressure) {
         match tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap() {
-            Told::Node { is, .. } => told.push(is),
+            AgentEvent::Node { is, .. } => told.push(is),
             other => panic!("{other}"),
         }
     }
     let expected = [
-        NodeIs::SufficientMemory,
-        NodeIs::NoDiskPressure,
-        NodeIs::SufficientPids,
-        NodeIs::Ready,
-        NodeIs::DiskPressure,
+        NodeChange::SufficientMemory,
+        NodeChange::NoDiskPressure,
+        NodeChange::SufficientPids,
+        NodeChange::Ready,
+        NodeChange::DiskPressure,
     ];
     assert_eq!(told, expected);
     let lease = ends.api.0.lock().unwrap().objects.get(LEASE).cloned().unwrap();
@@ -630,7 +630,7 @@ async fn a_node_is_registered_and_kept_true() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_there_is_taken_over_with_what_others_did_to_it() {
+async fn an_existing_node_is_adopted_with_changes_of_other_writers() {
     let (of, now) = described(&Value::Null);
     let api = OneNode::default();
     let mut before = object(&of, &now);
@@ -658,7 +658,7 @@ async fn a_node_that_is_there_is_taken_over_with_what_others_did_to_it() {
     let addresses = list(&node["status"]["addresses"]);
     assert!(addresses.iter().all(|address| address["type"] != "ExternalIP"), "{addresses:?}");
     let first = tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap();
-    assert!(matches!(first, Told::Rebooted { .. }), "{first}");
+    assert!(matches!(first, AgentEvent::Rebooted { .. }), "{first}");
 }
 
 #[tokio::test]

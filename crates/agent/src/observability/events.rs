@@ -1,17 +1,17 @@
-//! What is told to people: [`Told`], every event the agent has to tell of, with upstream's reason and
-//! words; and [`Correlator`], which keeps one thing from being told too often.
+//! Events: [`AgentEvent`] lists every event of the agent with upstream's reason and message, and
+//! [`Correlator`] limits repeated ones.
 //!
 //! Tools match on reasons and types, people read the messages; both are the kubelet's. Texts of the
 //! runtime pass through unchanged. Writes nothing to the API.
 
 use std::time::Duration;
 
-use crate::cpusets::reconcile::Fight;
+use crate::cpusets::reconcile::Contention;
 
 mod correlate;
 mod messages;
 
-pub use correlate::{About, Correlator, Outcome, Written};
+pub use correlate::{Correlator, EventRecord, InvolvedObject, Outcome};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -29,7 +29,7 @@ impl Severity {
     }
 }
 
-/// Which probe has something to say.
+/// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeKind {
     Liveness,
@@ -37,7 +37,7 @@ pub enum ProbeKind {
     Startup,
 }
 
-/// How far a resize has come.
+/// The progress of a resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResizeStep {
     Started,
@@ -48,9 +48,9 @@ pub enum ResizeStep {
     Error,
 }
 
-/// What the node says of itself.
+/// Events of the node about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeIs {
+pub enum NodeChange {
     Ready,
     NotReady,
     Schedulable,
@@ -63,9 +63,9 @@ pub enum NodeIs {
     InsufficientPids,
 }
 
-/// Everything the agent tells of. Display is the message.
+/// All events of the agent. Display is the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum AgentEvent {
     // Images
     Pulling {
         image: String,
@@ -96,14 +96,14 @@ pub enum Told {
     // Containers
     Created,
     Started,
-    /// What keeps a container from being made or started: a reason for waiting, or the error.
+    /// A container cannot be created or started: a reason for waiting, or the error.
     Failed {
         error: String,
     },
     Stopping {
         container: String,
     },
-    /// Why a container is killed that does not end with its pod.
+    /// A container is killed although its pod continues.
     Killing {
         why: String,
     },
@@ -147,7 +147,7 @@ pub enum Told {
         volume: String,
         error: String,
     },
-    /// Volumes without which the containers cannot start, and what became of them.
+    /// Volumes without which the containers cannot start, and their errors.
     VolumesMissing {
         unmounted: Vec<String>,
         unattached: Vec<String>,
@@ -168,12 +168,12 @@ pub enum Told {
         message: String,
     },
     Preempted,
-    /// A pod that is not let in, with the reason and bare message of its rejection.
+    /// A rejected pod, with the reason and message of the rejection.
     Rejected {
         reason: String,
         message: String,
     },
-    /// `pod` is the wanted resources as JSON; an error only where there is one.
+    /// `pod` is the requested resources as JSON; the error is set only if there is one.
     Resize {
         step: ResizeStep,
         pod: String,
@@ -184,35 +184,36 @@ pub enum Told {
     MissingClusterDns {
         message: String,
     },
-    /// What the pod's containers have of their own, and why. Ours.
+    /// The exclusive resources of the pod's containers, and the reasons. Berth's own.
     Placed {
         placement: String,
     },
-    /// What a rejection's message leaves out. Ours.
+    /// Details that the message of a rejection leaves out. Berth's own.
     NotPlaced {
         evidence: String,
         pod: String,
         namespace: String,
     },
-    /// On Windows memory is not bound: a container's CPUs and memory nodes do not coincide. Ours.
+    /// On Windows memory cannot be bound: the CPUs and memory nodes of a container do not coincide.
+    /// Berth's own.
     MemoryAffinityNotGuaranteed {
         container: String,
         warning: String,
     },
-    /// A container was not where it had been put, and is again. Ours.
+    /// A container was outside its allocation and was moved back. Berth's own.
     PlacementRepaired {
         container: String,
         found: String,
-        fight: Option<Fight>,
+        fight: Option<Contention>,
         suspects: Vec<String>,
     },
-    /// A container is not where it was put, and cannot be put there. Ours.
+    /// A container is outside its allocation and could not be moved back. Berth's own.
     PlacementNotInForce {
         container: String,
         found: String,
-        /// What the runtime said, if it said anything.
+        /// The error of the runtime, if there was one.
         why: String,
-        /// It never was there, and nobody but the runtime can be why.
+        /// True if the container was never inside its allocation, so that the runtime must be the cause.
         ignored: bool,
         suspects: Vec<String>,
     },
@@ -220,7 +221,7 @@ pub enum Told {
     Starting,
     Node {
         name: String,
-        is: NodeIs,
+        is: NodeChange,
     },
     Rebooted {
         name: String,
@@ -248,7 +249,7 @@ pub enum Told {
     FreeDiskSpaceFailed {
         error: String,
     },
-    /// A file that is no static pod, and why not.
+    /// A file that is not a static pod, and the reason.
     StaticPodFailed {
         file: String,
         error: String,
@@ -256,28 +257,28 @@ pub enum Told {
     CgroupV1,
 }
 
-impl Told {
+impl AgentEvent {
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {
-            Told::Pulling { .. }
-            | Told::Pulled { .. }
-            | Told::AlreadyPresent { .. }
-            | Told::PullBackOff { .. }
-            | Told::Created
-            | Told::Started
-            | Told::Stopping { .. }
-            | Told::Killing { .. }
-            | Told::ResizeRestart { .. }
-            | Told::PostStartFailedKill
-            | Told::SandboxChanged
-            | Told::DeadlineExceeded
-            | Told::Resize { step: ResizeStep::Started | ResizeStep::Completed, .. }
-            | Told::Placed { .. }
-            | Told::Starting
-            | Told::Node { .. }
-            | Told::NodeShutdown { .. }
-            | Told::AllocatableEnforced => Severity::Normal,
+            AgentEvent::Pulling { .. }
+            | AgentEvent::Pulled { .. }
+            | AgentEvent::AlreadyPresent { .. }
+            | AgentEvent::PullBackOff { .. }
+            | AgentEvent::Created
+            | AgentEvent::Started
+            | AgentEvent::Stopping { .. }
+            | AgentEvent::Killing { .. }
+            | AgentEvent::ResizeRestart { .. }
+            | AgentEvent::PostStartFailedKill
+            | AgentEvent::SandboxChanged
+            | AgentEvent::DeadlineExceeded
+            | AgentEvent::Resize { step: ResizeStep::Started | ResizeStep::Completed, .. }
+            | AgentEvent::Placed { .. }
+            | AgentEvent::Starting
+            | AgentEvent::Node { .. }
+            | AgentEvent::NodeShutdown { .. }
+            | AgentEvent::AllocatableEnforced => Severity::Normal,
             _ => Severity::Warning,
         }
     }
@@ -285,85 +286,85 @@ impl Told {
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
-            Told::Pulling { .. } => "Pulling",
-            Told::Pulled { .. } | Told::AlreadyPresent { .. } => "Pulled",
-            Told::PullFailed { .. } | Told::Failed { .. } => "Failed",
-            Told::PullBackOff { .. } | Told::RestartBackOff { .. } => "BackOff",
-            Told::NeverPull { .. } => "ErrImageNeverPull",
-            Told::BadImageName { .. } => "InspectFailed",
-            Told::Created => "Created",
-            Told::Started => "Started",
-            Told::Starting => "Starting",
-            Told::Stopping { .. }
-            | Told::Killing { .. }
-            | Told::ResizeRestart { .. }
-            | Told::PostStartFailedKill => "Killing",
-            Told::Unhealthy { .. } | Told::ProbeErrored { .. } => "Unhealthy",
-            Told::ProbeWarning { .. } => "ProbeWarning",
-            Told::PostStartFailed => "FailedPostStartHook",
-            Told::PreStopFailed => "FailedPreStopHook",
-            Told::ExceededGracePeriod => "ExceededGracePeriod",
-            Told::SandboxFailed { .. } => "FailedCreatePodSandBox",
-            Told::SandboxChanged => "SandboxChanged",
-            Told::SandboxStatusFailed { .. } => "FailedPodSandBoxStatus",
-            Told::NetworkNotReady { .. } => "NetworkNotReady",
-            Told::MountFailed { .. } | Told::VolumesMissing { .. } => "FailedMount",
-            Told::ClaimsFailed { .. } => "FailedPrepareDynamicResources",
-            Told::KillFailed { .. } => "FailedKillPod",
-            Told::SyncFailed { .. } => "FailedSync",
-            Told::DeadlineExceeded => "DeadlineExceeded",
-            Told::Evicted { .. } => "Evicted",
-            Told::Preempted => "Preempting",
-            Told::Rejected { reason, .. } => reason,
-            Told::Resize { step, .. } => match step {
+            AgentEvent::Pulling { .. } => "Pulling",
+            AgentEvent::Pulled { .. } | AgentEvent::AlreadyPresent { .. } => "Pulled",
+            AgentEvent::PullFailed { .. } | AgentEvent::Failed { .. } => "Failed",
+            AgentEvent::PullBackOff { .. } | AgentEvent::RestartBackOff { .. } => "BackOff",
+            AgentEvent::NeverPull { .. } => "ErrImageNeverPull",
+            AgentEvent::BadImageName { .. } => "InspectFailed",
+            AgentEvent::Created => "Created",
+            AgentEvent::Started => "Started",
+            AgentEvent::Starting => "Starting",
+            AgentEvent::Stopping { .. }
+            | AgentEvent::Killing { .. }
+            | AgentEvent::ResizeRestart { .. }
+            | AgentEvent::PostStartFailedKill => "Killing",
+            AgentEvent::Unhealthy { .. } | AgentEvent::ProbeErrored { .. } => "Unhealthy",
+            AgentEvent::ProbeWarning { .. } => "ProbeWarning",
+            AgentEvent::PostStartFailed => "FailedPostStartHook",
+            AgentEvent::PreStopFailed => "FailedPreStopHook",
+            AgentEvent::ExceededGracePeriod => "ExceededGracePeriod",
+            AgentEvent::SandboxFailed { .. } => "FailedCreatePodSandBox",
+            AgentEvent::SandboxChanged => "SandboxChanged",
+            AgentEvent::SandboxStatusFailed { .. } => "FailedPodSandBoxStatus",
+            AgentEvent::NetworkNotReady { .. } => "NetworkNotReady",
+            AgentEvent::MountFailed { .. } | AgentEvent::VolumesMissing { .. } => "FailedMount",
+            AgentEvent::ClaimsFailed { .. } => "FailedPrepareDynamicResources",
+            AgentEvent::KillFailed { .. } => "FailedKillPod",
+            AgentEvent::SyncFailed { .. } => "FailedSync",
+            AgentEvent::DeadlineExceeded => "DeadlineExceeded",
+            AgentEvent::Evicted { .. } => "Evicted",
+            AgentEvent::Preempted => "Preempting",
+            AgentEvent::Rejected { reason, .. } => reason,
+            AgentEvent::Resize { step, .. } => match step {
                 ResizeStep::Started => "ResizeStarted",
                 ResizeStep::Completed => "ResizeCompleted",
                 ResizeStep::Deferred(_) => "ResizeDeferred",
                 ResizeStep::Infeasible => "ResizeInfeasible",
                 ResizeStep::Error => "ResizeError",
             },
-            Told::DnsLimits { .. } => "DNSConfigForming",
-            Told::MissingClusterDns { .. } => "MissingClusterDNS",
-            Told::Placed { .. } => "Placed",
-            Told::NotPlaced { .. } => "NotPlaced",
-            Told::MemoryAffinityNotGuaranteed { .. } => "MemoryAffinityNotGuaranteed",
-            Told::PlacementRepaired { .. } => "PlacementRepaired",
-            Told::PlacementNotInForce { .. } => "PlacementNotInForce",
-            Told::Node { is, .. } => is.reason(),
-            Told::Rebooted { .. } => "Rebooted",
-            Told::NodeShutdown { .. } => "Shutdown",
-            Told::AllocatableEnforced => "NodeAllocatableEnforced",
-            Told::AllocatableNotEnforced { .. } => "FailedNodeAllocatableEnforcement",
-            Told::InvalidDiskCapacity { .. } => "InvalidDiskCapacity",
-            Told::ReclaimsFor { .. } => "EvictionThresholdMet",
-            Told::ContainerGcFailed { .. } => "ContainerGCFailed",
-            Told::ImageGcFailed { .. } => "ImageGCFailed",
-            Told::FreeDiskSpaceFailed { .. } => "FreeDiskSpaceFailed",
-            Told::StaticPodFailed { .. } => "FailedStaticPod",
-            Told::CgroupV1 => "CgroupV1",
+            AgentEvent::DnsLimits { .. } => "DNSConfigForming",
+            AgentEvent::MissingClusterDns { .. } => "MissingClusterDNS",
+            AgentEvent::Placed { .. } => "Placed",
+            AgentEvent::NotPlaced { .. } => "NotPlaced",
+            AgentEvent::MemoryAffinityNotGuaranteed { .. } => "MemoryAffinityNotGuaranteed",
+            AgentEvent::PlacementRepaired { .. } => "PlacementRepaired",
+            AgentEvent::PlacementNotInForce { .. } => "PlacementNotInForce",
+            AgentEvent::Node { is, .. } => is.reason(),
+            AgentEvent::Rebooted { .. } => "Rebooted",
+            AgentEvent::NodeShutdown { .. } => "Shutdown",
+            AgentEvent::AllocatableEnforced => "NodeAllocatableEnforced",
+            AgentEvent::AllocatableNotEnforced { .. } => "FailedNodeAllocatableEnforcement",
+            AgentEvent::InvalidDiskCapacity { .. } => "InvalidDiskCapacity",
+            AgentEvent::ReclaimsFor { .. } => "EvictionThresholdMet",
+            AgentEvent::ContainerGcFailed { .. } => "ContainerGCFailed",
+            AgentEvent::ImageGcFailed { .. } => "ImageGCFailed",
+            AgentEvent::FreeDiskSpaceFailed { .. } => "FreeDiskSpaceFailed",
+            AgentEvent::StaticPodFailed { .. } => "FailedStaticPod",
+            AgentEvent::CgroupV1 => "CgroupV1",
         }
     }
 }
 
-impl NodeIs {
+impl NodeChange {
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            NodeIs::Ready => "NodeReady",
-            NodeIs::NotReady => "NodeNotReady",
-            NodeIs::Schedulable => "NodeSchedulable",
-            NodeIs::NotSchedulable => "NodeNotSchedulable",
-            NodeIs::SufficientMemory => "NodeHasSufficientMemory",
-            NodeIs::InsufficientMemory => "NodeHasInsufficientMemory",
-            NodeIs::NoDiskPressure => "NodeHasNoDiskPressure",
-            NodeIs::DiskPressure => "NodeHasDiskPressure",
-            NodeIs::SufficientPids => "NodeHasSufficientPID",
-            NodeIs::InsufficientPids => "NodeHasInsufficientPID",
+            NodeChange::Ready => "NodeReady",
+            NodeChange::NotReady => "NodeNotReady",
+            NodeChange::Schedulable => "NodeSchedulable",
+            NodeChange::NotSchedulable => "NodeNotSchedulable",
+            NodeChange::SufficientMemory => "NodeHasSufficientMemory",
+            NodeChange::InsufficientMemory => "NodeHasInsufficientMemory",
+            NodeChange::NoDiskPressure => "NodeHasNoDiskPressure",
+            NodeChange::DiskPressure => "NodeHasDiskPressure",
+            NodeChange::SufficientPids => "NodeHasSufficientPID",
+            NodeChange::InsufficientPids => "NodeHasInsufficientPID",
         }
     }
 }
 
-/// The part of a pod an event is about, as `fieldPath` has it.
+/// Returns the `fieldPath` of the part of the pod.
 #[must_use]
 pub fn field_path(role: crate::spec::Role, container: &str) -> String {
     use crate::spec::Role;

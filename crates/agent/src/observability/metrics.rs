@@ -1,4 +1,4 @@
-//! What the agent counts: [`Counters`], under upstream's names where it has some.
+//! The agent's metrics: [`AgentMetrics`], with upstream's names where they exist.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ mod pod_lifecycle;
 mod pod_resources;
 mod sync;
 
-pub use cri::Calls;
-pub use gauges::Now;
-pub use placement::Placements;
-pub use pod_lifecycle::{Lives, Took};
-pub use pod_resources::{Question, Questions};
-pub use sync::{CgroupWork, Round, Work};
+pub use cri::CriMetrics;
+pub use gauges::PodGauges;
+pub use placement::PlacementMetrics;
+pub use pod_lifecycle::{PodLifecycleMetrics, StartTiming};
+pub use pod_resources::{PodResourcesCall, PodResourcesMetrics};
+pub use sync::{CgroupOperation, SyncMetrics, SyncType};
 
 use crate::observability::prometheus::{Counter, Gauge, Registry};
 use crate::spec::Role;
 
 /// All of the agent's metrics.
 #[derive(Debug, Clone)]
-pub struct Counters {
+pub struct AgentMetrics {
     pub registry: Arc<Registry>,
-    /// What is told of probes, apart from the rest as upstream does.
+    /// Metrics of probes, on an endpoint of their own as upstream.
     pub probes: Arc<Registry>,
-    pub calls: Calls,
-    pub lives: Lives,
-    pub now: Now,
+    pub calls: CriMetrics,
+    pub lives: PodLifecycleMetrics,
+    pub now: PodGauges,
     pub node_name: Gauge,
     pub cgroup_version: Gauge,
     features: Gauge,
-    /// What this process uses.
+    /// Resources of this process.
     pub process: Process,
-    pub placements: Placements,
-    pub work: Work,
-    /// What the Pod Resources API was asked.
-    pub questions: Questions,
+    pub placements: PlacementMetrics,
+    pub work: SyncMetrics,
+    /// Requests to the Pod Resources API.
+    pub questions: PodResourcesMetrics,
     pub shared_pool: Gauge,
     pub exclusive_cpus: Gauge,
     pub exclusive_cpus_by_node: Gauge,
@@ -52,16 +52,16 @@ pub struct Counters {
     pub started_host_processes_errors: Counter,
 }
 
-impl Counters {
+impl AgentMetrics {
     #[must_use]
-    pub fn new() -> Counters {
+    pub fn new() -> AgentMetrics {
         let registry = Arc::new(Registry::default());
         let counter = |name: &'static str, help: &'static str| registry.counter(name, help, &[]);
         let gauge = |name: &'static str, help: &'static str| registry.gauge(name, help, &[]);
-        Counters {
-            placements: Placements::new(&registry),
-            work: Work::new(&registry),
-            questions: Questions::new(&registry),
+        AgentMetrics {
+            placements: PlacementMetrics::new(&registry),
+            work: SyncMetrics::new(&registry),
+            questions: PodResourcesMetrics::new(&registry),
             shared_pool: gauge(
                 "kubelet_cpu_manager_shared_pool_size_millicores",
                 "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
@@ -118,15 +118,15 @@ impl Counters {
                 &["container_type", "code"],
             ),
             probes: Arc::default(),
-            calls: Calls::new(&registry),
-            lives: Lives::new(&registry),
-            now: Now::new(&registry),
+            calls: CriMetrics::new(&registry),
+            lives: PodLifecycleMetrics::new(&registry),
+            now: PodGauges::new(&registry),
             node_name: registry.gauge(
                 "kubelet_node_name",
                 "[ALPHA] The node's name. The count is always 1.",
                 &["node"],
             ),
-            // Where there are no cgroups there is no version to tell.
+            // Without cgroups there is no version.
             cgroup_version: registry
                 .looked_up("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
             features: registry.gauge(
@@ -139,7 +139,7 @@ impl Counters {
         }
     }
 
-    /// Which gates are on.
+    /// Sets which gates are on.
     pub fn gates(&self, gates: &FeatureGates) {
         for gate in Gate::ALL {
             let stage = match gate.stage() {
@@ -152,7 +152,7 @@ impl Counters {
         }
     }
 
-    /// A container is about to be started.
+    /// Counts a container that is about to start.
     pub fn starting(&self, role: Role, host_process: bool) {
         self.started_containers.increment(&[kind(role)]);
         if host_process {
@@ -160,7 +160,7 @@ impl Counters {
         }
     }
 
-    /// It could not be, for the reason that its status gives.
+    /// Counts a failed start, with the reason in its status.
     pub fn not_started(&self, role: Role, host_process: bool, reason: &str) {
         self.started_containers_errors.increment(&[kind(role), reason]);
         if host_process {
@@ -169,7 +169,7 @@ impl Counters {
     }
 }
 
-/// What this process uses, by the usual names.
+/// Resources of this process, with the usual names.
 #[derive(Debug, Clone)]
 pub struct Process {
     cpu: Gauge,
@@ -180,7 +180,7 @@ pub struct Process {
 
 impl Process {
     fn new(registry: &Registry) -> Process {
-        // Told only where the system says it, hence with a series only then.
+        // A series exists only where the system provides the value.
         let gauge = |name, help| registry.looked_up(name, help);
         Process {
             cpu: registry.looked_up_counter(
@@ -201,7 +201,7 @@ impl Process {
     }
 }
 
-/// How upstream names the kinds of containers.
+/// Returns upstream's name of a kind of containers.
 fn kind(role: Role) -> &'static str {
     match role {
         Role::Init | Role::Sidecar => "init_container",
@@ -210,9 +210,9 @@ fn kind(role: Role) -> &'static str {
     }
 }
 
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters::new()
+impl Default for AgentMetrics {
+    fn default() -> AgentMetrics {
+        AgentMetrics::new()
     }
 }
 
@@ -221,10 +221,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gates_are_told_with_their_stage() {
-        let counters = Counters::new();
-        counters.gates(&FeatureGates::default());
-        let told = counters.registry.render();
+    fn gates_are_reported_with_their_stage() {
+        let metrics = AgentMetrics::new();
+        metrics.gates(&FeatureGates::default());
+        let told = metrics.registry.render();
         for line in [
             "kubernetes_feature_enabled{name=\"WindowsCPUAndMemoryAffinity\",stage=\"ALPHA\"} 0",
             "kubernetes_feature_enabled{name=\"InPlacePodVerticalScaling\",stage=\"\"} 1",
@@ -234,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn host_processes_are_counted_beside_all_containers() {
-        let counters = Counters::new();
-        counters.starting(Role::App, true);
-        counters.starting(Role::Sidecar, false);
-        counters.not_started(Role::App, true, "CreateContainerError");
-        let told = counters.registry.render();
+    fn host_processes_are_also_counted_as_containers() {
+        let metrics = AgentMetrics::new();
+        metrics.starting(Role::App, true);
+        metrics.starting(Role::Sidecar, false);
+        metrics.not_started(Role::App, true, "CreateContainerError");
+        let told = metrics.registry.render();
         for line in [
             "kubelet_started_containers_total{container_type=\"container\"} 1",
             "kubelet_started_containers_total{container_type=\"init_container\"} 1",

@@ -1,8 +1,7 @@
-//! What pods have of the node, told to whoever asks on this machine: the Pod Resources API of the
-//! kubelet, version 1, with [`answer`] for what is said and [`serve`] for the door.
+//! The kubelet's Pod Resources API, version 1: [`answer`] computes the responses, [`serve`] serves them on this machine.
 //!
-//! Only CPUs and memory that belong to one container alone are told, as upstream does. Decides nothing:
-//! the node's book says who has what.
+//! As upstream, only CPUs and memory that are exclusive to one container are reported. Decides nothing: the data is in
+//! the ledger.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -17,12 +16,12 @@ use thiserror::Error;
 use tokio::time::Sleep;
 use tonic::{Request, Response, Status};
 
-use crate::context::Hands;
-use crate::observability::metrics::Question;
+use crate::context::AgentContext;
+use crate::observability::metrics::PodResourcesCall;
 use crate::spec::Pod;
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 
-/// The messages, made from `proto/podresources.proto`.
+/// The messages, generated from `proto/podresources.proto`.
 #[allow(missing_debug_implementations, clippy::pedantic, reason = "generated")]
 pub mod v1 {
     tonic::include_proto!("v1");
@@ -30,7 +29,7 @@ pub mod v1 {
 
 pub mod response;
 
-/// The questions, so that a [`cri::Client`] can put them: it knows how to reach sockets and pipes.
+/// The requests, so that a [`cri::Client`] can send them: it connects to sockets and pipes.
 macro_rules! questions {
     ($($method:literal: $request:ident => $response:ident;)*) => {$(
         impl cri::Rpc for v1::$request {
@@ -47,14 +46,14 @@ questions! {
     "Get": GetPodResourcesRequest => GetPodResourcesResponse;
 }
 
-/// Upstream's figures: so many questions a second, and so many at once.
+/// Upstream's limits: requests per second, and the burst.
 const PER_SECOND: f64 = 100.0;
 const AT_ONCE: f64 = 10.0;
 
-/// Who may look into the directory of the socket. Upstream's.
+/// The mode of the socket's directory. Upstream's value.
 const DIRECTORY: u32 = 0o750;
 
-/// How long to leave a system alone that cannot give us connections; it would be asked again at once.
+/// Pause after a failed accept, which would fail again at once.
 const RESPITE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Error)]
@@ -69,7 +68,7 @@ pub enum ServeError {
     Ended(#[from] tonic::transport::Error),
 }
 
-/// Where the kubelet has it: a socket below its directory, or a pipe.
+/// Returns the kubelet's endpoint: a socket below its directory, or a pipe.
 pub fn endpoint(os: OsName, root: &Path) -> Result<Endpoint, EndpointError> {
     match os {
         OsName::Linux => {
@@ -79,8 +78,8 @@ pub fn endpoint(os: OsName, root: &Path) -> Result<Endpoint, EndpointError> {
     }
 }
 
-/// Answers for as long as it is polled.
-pub async fn serve(hands: Arc<Hands>, os: OsName, root: &Path) -> Result<(), ServeError> {
+/// Serves as long as it is polled.
+pub async fn serve(context: Arc<AgentContext>, os: OsName, root: &Path) -> Result<(), ServeError> {
     let endpoint = endpoint(os, root)?;
     if os == OsName::Linux {
         let path = root.join("pod-resources");
@@ -89,12 +88,12 @@ pub async fn serve(hands: Arc<Hands>, os: OsName, root: &Path) -> Result<(), Ser
             .map_err(|cause| ServeError::Directory { path: path.display().to_string(), cause })?;
     }
     let incoming = Incoming { listener: Listener::bind(&endpoint).await?, respite: None };
-    let lister = Lister { hands, bucket: Mutex::new(Bucket::full(Instant::now())) };
+    let lister = Lister { context, bucket: Mutex::new(TokenBucket::full(Instant::now())) };
     let service = PodResourcesListerServer::new(lister);
     Ok(tonic::transport::Server::builder().serve_with_incoming(service, incoming).await?)
 }
 
-/// The connections of a listener, with a rest after each that failed.
+/// The connections of a listener, with a pause after each failure.
 struct Incoming {
     listener: Listener,
     respite: Option<Pin<Box<Sleep>>>,
@@ -116,16 +115,16 @@ impl Stream for Incoming {
     }
 }
 
-/// How many questions may still be asked.
+/// The requests that are still allowed.
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     left: f64,
     at: Instant,
 }
 
-impl Bucket {
-    fn full(now: Instant) -> Bucket {
-        Bucket { left: AT_ONCE, at: now }
+impl TokenBucket {
+    fn full(now: Instant) -> TokenBucket {
+        TokenBucket { left: AT_ONCE, at: now }
     }
 
     fn take(&mut self, now: Instant) -> bool {
@@ -141,8 +140,8 @@ impl Bucket {
 }
 
 struct Lister {
-    hands: Arc<Hands>,
-    bucket: Mutex<Bucket>,
+    context: Arc<AgentContext>,
+    bucket: Mutex<TokenBucket>,
 }
 
 impl Lister {
@@ -154,14 +153,14 @@ impl Lister {
         }
     }
 
-    /// Counts a question, and whether there is no answer to it.
-    fn asked<T>(&self, question: Question, answer: Result<T, Status>) -> Result<T, Status> {
-        self.hands.counters.questions.tell(question, answer.is_err());
+    /// Counts a request and whether it failed.
+    fn asked<T>(&self, question: PodResourcesCall, answer: Result<T, Status>) -> Result<T, Status> {
+        self.context.metrics.questions.tell(question, answer.is_err());
         answer
     }
 
     fn pods(&self) -> Arc<Vec<Arc<Pod>>> {
-        Arc::clone(&self.hands.active.borrow())
+        Arc::clone(&self.context.active.borrow())
     }
 }
 
@@ -171,9 +170,9 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
-        self.asked(Question::List, self.check_rate())?;
+        self.asked(PodResourcesCall::List, self.check_rate())?;
         let pods = self.pods();
-        let book = self.hands.book();
+        let book = self.context.book();
         let of = |pod: &Arc<Pod>| response::pod(pod, book.node(), book.ledger());
         let pod_resources = pods.iter().map(of).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
@@ -183,8 +182,8 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
-        self.asked(Question::Allocatable, self.check_rate())?;
-        let book = self.hands.book();
+        self.asked(PodResourcesCall::Allocatable, self.check_rate())?;
+        let book = self.context.book();
         Ok(Response::new(response::allocatable(book.node(), book.ledger())))
     }
 
@@ -195,8 +194,8 @@ impl PodResourcesLister for Lister {
         let asked = request.into_inner();
         let pods = self.pods();
         let found = self.check_rate().and_then(|()| response::find(&pods, &asked));
-        let found = self.asked(Question::Get, found)?;
-        let book = self.hands.book();
+        let found = self.asked(PodResourcesCall::Get, found)?;
+        let book = self.context.book();
         let pod_resources = Some(response::pod(found, book.node(), book.ledger()));
         Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))
     }

@@ -1,8 +1,8 @@
-//! Figures of the agent, in Prometheus' text form: [`Registry`].
+//! Metrics in Prometheus' text format: [`Registry`].
 //!
-//! Counters, gauges and histograms, each with labels. Whoever has a handle may change it at any time;
-//! [`Registry::render`] writes all of them, sorted by name. Figures that are looked up when somebody asks
-//! are written straight into a [`Text`]. It measures nothing by itself.
+//! Counters, gauges and histograms, each with labels. A handle can change its metric at any time; [`Registry::render`]
+//! writes all of them, sorted by name. Values that are measured on request are written directly into a [`Text`]. It
+//! measures nothing itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use objects::timestamp::Timestamp;
 
-/// What the text form is called where it is served.
+/// The media type of the text format.
 pub const MEDIA_TYPE: &str = https::exposition::TEXT;
 
-/// All figures of a process. Clones share them.
+/// All metrics of a process. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<&'static str, Arc<Family>>>>,
@@ -33,28 +33,28 @@ struct Family {
 enum Kind {
     Counter,
     Gauge,
-    /// With the upper bounds of its buckets, rising.
+    /// With the upper bounds of its buckets, ascending.
     Histogram(&'static [f64]),
 }
 
 #[derive(Debug, Clone, Default)]
 struct Series {
-    /// Of a histogram, the sum.
+    /// Of a histogram: the sum.
     value: f64,
     count: u64,
-    /// How many were at most as large as each bound.
+    /// Number of observations up to each bound.
     buckets: Vec<u64>,
 }
 
-/// Something that is only counted up.
+/// A value that only increases.
 #[derive(Debug, Clone)]
 pub struct Counter(Arc<Family>);
 
-/// Something that is now so and then so.
+/// A value that can go up and down.
 #[derive(Debug, Clone)]
 pub struct Gauge(Arc<Family>);
 
-/// How often something was how large.
+/// Observations counted in buckets.
 #[derive(Debug, Clone)]
 pub struct Histogram(Arc<Family>);
 
@@ -63,8 +63,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    /// The family of that name; the first who asks says what it is. One that is asked for as
-    /// something else is a family of its own that is not shown, so that the text stays valid.
+    /// Returns the family of that name; the first call defines it. A call with another type gets a family
+    /// that is not rendered, so that the text stays valid.
     fn family(
         &self,
         name: &'static str,
@@ -80,7 +80,7 @@ impl Registry {
         if same { found.clone() } else { new() }
     }
 
-    /// A counter; without labels it is there with 0 from the start.
+    /// Returns a counter. Without labels it exists with 0 from the start.
     #[must_use]
     pub fn counter(
         &self,
@@ -95,7 +95,7 @@ impl Registry {
         Counter(family)
     }
 
-    /// A gauge; without labels it is there with 0 from the start.
+    /// Returns a gauge. Without labels it exists with 0 from the start.
     #[must_use]
     pub fn gauge(
         &self,
@@ -110,19 +110,19 @@ impl Registry {
         Gauge(family)
     }
 
-    /// A gauge without labels that is not there until it is set.
+    /// Returns a gauge without labels that does not exist until it is set.
     #[must_use]
     pub fn looked_up(&self, name: &'static str, help: &'static str) -> Gauge {
         Gauge(self.family(name, help, &[], Kind::Gauge))
     }
 
-    /// Something that somebody else counts up, not there until it is set.
+    /// Returns a counter whose value is maintained elsewhere. It does not exist until it is set.
     #[must_use]
     pub fn looked_up_counter(&self, name: &'static str, help: &'static str) -> Gauge {
         Gauge(self.family(name, help, &[], Kind::Counter))
     }
 
-    /// A histogram with buckets up to each of `bounds`, which rise; the one without bound is added.
+    /// Returns a histogram with ascending `bounds`; the unbounded bucket is added.
     #[must_use]
     pub fn histogram(
         &self,
@@ -138,7 +138,7 @@ impl Registry {
         Histogram(family)
     }
 
-    /// All of it as text.
+    /// Renders all metrics as text.
     #[must_use]
     pub fn render(&self) -> String {
         let families: Vec<Arc<Family>> = locked(&self.families).values().cloned().collect();
@@ -152,7 +152,7 @@ impl Registry {
 
 impl Counter {
     pub fn add(&self, labels: &[&str], by: u64) {
-        // A counter in the text form is a floating-point number anyway.
+        // In the text format a counter is a floating-point number anyway.
         self.0.change(labels, |series| series.value += by as f64);
     }
 
@@ -160,7 +160,7 @@ impl Counter {
         self.add(labels, 1);
     }
 
-    /// Forgets the series whose labels this holds for.
+    /// Removes the series whose labels match.
     pub fn forget(&self, is_gone: impl Fn(&[String]) -> bool) {
         locked(&self.0.series).retain(|labels, _| !is_gone(labels));
     }
@@ -175,7 +175,7 @@ impl Gauge {
         self.0.change(labels, |series| series.value += by);
     }
 
-    /// All there is: what is not among these is no longer told of.
+    /// Replaces all series: those that are not listed are removed.
     pub fn set_all<'a>(&self, all: impl IntoIterator<Item = (Vec<&'a str>, f64)>) {
         let series = |value| Series { value, ..Series::default() };
         let owned = |labels: Vec<&str>| labels.into_iter().map(str::to_owned).collect();
@@ -183,7 +183,7 @@ impl Gauge {
         *locked(&self.0.series) = all;
     }
 
-    /// What is no longer there is no longer told of.
+    /// Removes one series.
     pub fn remove(&self, labels: &[&str]) {
         let key: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
         locked(&self.0.series).remove(&key);
@@ -249,7 +249,7 @@ impl Family {
     }
 }
 
-/// `{a="b",le="1"}`, or nothing.
+/// Formats `{a="b",le="1"}`, or nothing.
 fn shown<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let escaped =
         |value: &str| value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
@@ -258,7 +258,7 @@ fn shown<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) }
 }
 
-/// Figures that are written as they are looked up. A family without a sample is not shown.
+/// Metrics that are written as they are measured. A family without a sample is not rendered.
 #[derive(Debug, Clone, Default)]
 pub struct Text {
     text: String,
@@ -266,12 +266,12 @@ pub struct Text {
 }
 
 impl Text {
-    /// What the samples that follow are.
+    /// Starts a family; the following samples belong to it.
     pub fn family(&mut self, name: &str, help: &str, kind: &str) {
         self.head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A sample, with the time at which it was true, if its value is known.
+    /// Writes a sample with its time, if its value is known.
     pub fn sample(
         &mut self,
         name: &str,
@@ -347,7 +347,7 @@ kubelet_running_pods 2
     }
 
     #[test]
-    fn what_is_looked_up_is_written_with_its_time() {
+    fn measured_values_are_written_with_their_time() {
         let mut text = Text::default();
         text.family("a", "A.", "gauge");
         text.sample("a", &[], None, None);
@@ -359,7 +359,7 @@ kubelet_running_pods 2
     }
 
     #[test]
-    fn what_is_gone_is_no_longer_told_of() {
+    fn removed_series_are_not_rendered() {
         let registry = Registry::default();
         let gauge = registry.gauge("g", "G.", &["a"]);
         gauge.set(&["old"], 1.0);

@@ -1,7 +1,7 @@
-//! Writing events: [`Recorder`] takes them, [`deliver`] brings them to the API.
+//! Writes events: [`Recorder`] accepts them, [`deliver`] writes them to the API.
 //!
-//! Events are told, not promised: whoever tells one does not wait, and when they come faster than they can
-//! be written the newest are dropped. What is told too often is kept back by the [`Correlator`].
+//! Events are best effort: callers do not wait, and when events arrive faster than they can be written the newest are
+//! dropped. The [`Correlator`] limits repeated events.
 
 use std::sync::Arc;
 
@@ -12,18 +12,20 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::observability::events::{About, Correlator, Outcome, Told, Written, field_path};
+use crate::observability::events::{
+    AgentEvent, Correlator, EventRecord, InvolvedObject, Outcome, field_path,
+};
 use crate::spec::{Pod, Role};
 
-/// How many events may wait to be written.
+/// Maximum number of events that wait to be written.
 const WAITING: usize = 4_096;
 /// Tools and people look for the events of a node's agent under this name.
 const COMPONENT: &str = "kubelet";
 
-/// Takes what is to be told. Cheap to clone.
+/// Accepts events. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    sender: mpsc::Sender<(About, Told, Timestamp)>,
+    sender: mpsc::Sender<(InvolvedObject, AgentEvent, Timestamp)>,
     clock: Arc<dyn Clock>,
 }
 
@@ -34,33 +36,34 @@ impl Recorder {
         (Recorder { sender, clock }, Queue(receiver))
     }
 
-    /// Tells of a pod as a whole.
-    pub fn pod(&self, pod: &Pod, told: Told) {
+    /// Records an event of a pod.
+    pub fn pod(&self, pod: &Pod, told: AgentEvent) {
         self.tell(about(pod, String::new()), told);
     }
 
-    /// Tells of one of its containers.
-    pub fn container(&self, pod: &Pod, role: Role, name: &str, told: Told) {
+    /// Records an event of one of its containers.
+    pub fn container(&self, pod: &Pod, role: Role, name: &str, told: AgentEvent) {
         self.tell(about(pod, field_path(role, name)), told);
     }
 
-    /// Tells of the node.
-    pub fn node(&self, name: &str, told: Told) {
+    /// Records an event of the node.
+    pub fn node(&self, name: &str, told: AgentEvent) {
         let (kind, uid) = ("Node".to_owned(), name.to_owned());
         let name = name.to_owned();
-        let about = About { kind, name, uid, namespace: String::new(), field_path: String::new() };
+        let about =
+            InvolvedObject { kind, name, uid, namespace: String::new(), field_path: String::new() };
         self.tell(about, told);
     }
 
-    fn tell(&self, about: About, told: Told) {
-        // Nobody waits for events.
+    fn tell(&self, about: InvolvedObject, told: AgentEvent) {
+        // Events are dropped when the queue is full.
         let _ = self.sender.try_send((about, told, self.clock.now()));
     }
 }
 
-fn about(pod: &Pod, field_path: String) -> About {
+fn about(pod: &Pod, field_path: String) -> InvolvedObject {
     let of = &pod.metadata;
-    About {
+    InvolvedObject {
         kind: "Pod".to_owned(),
         namespace: of.namespace.clone(),
         name: of.name.clone(),
@@ -69,11 +72,11 @@ fn about(pod: &Pod, field_path: String) -> About {
     }
 }
 
-/// What waits to be written.
+/// Events that wait to be written.
 #[derive(Debug)]
-pub struct Queue(mpsc::Receiver<(About, Told, Timestamp)>);
+pub struct Queue(mpsc::Receiver<(InvolvedObject, AgentEvent, Timestamp)>);
 
-/// Writes events until nobody tells any.
+/// Writes events until all recorders are gone.
 pub async fn deliver(mut queue: Queue, client: Client, node: String) {
     let mut correlator = Correlator::default();
     while let Some((about, told, at)) = queue.0.recv().await {
@@ -85,16 +88,16 @@ pub async fn deliver(mut queue: Queue, client: Client, node: String) {
     }
 }
 
-fn namespace(about: &About) -> &str {
+fn namespace(about: &InvolvedObject) -> &str {
     if about.namespace.is_empty() { "default" } else { &about.namespace }
 }
 
-/// A failure is not tried again: the event may be of a namespace that is going.
-async fn create(client: &Client, about: &About, written: &Written, node: &str) {
+/// A failure is not retried: the namespace of the event may be terminating.
+async fn create(client: &Client, about: &InvolvedObject, written: &EventRecord, node: &str) {
     let _ = client.create(EVENTS, namespace(about), &object(about, written, node)).await;
 }
 
-async fn update(client: &Client, about: &About, written: &Written, node: &str) {
+async fn update(client: &Client, about: &InvolvedObject, written: &EventRecord, node: &str) {
     let patch = json!({
         "count": written.count,
         "lastTimestamp": written.last.to_seconds_text(),
@@ -102,13 +105,13 @@ async fn update(client: &Client, about: &About, written: &Written, node: &str) {
     });
     let kind = PatchKind::StrategicMerge;
     let done = client.patch(EVENTS, namespace(about), &written.name, kind, &patch).await;
-    // Events do not last as long as what they tell of.
+    // Events expire before the objects that they are about.
     if done.is_err_and(|error| error.is_not_found()) {
         create(client, about, written, node).await;
     }
 }
 
-fn object(about: &About, written: &Written, node: &str) -> Value {
+fn object(about: &InvolvedObject, written: &EventRecord, node: &str) -> Value {
     let mut involved = json!({"kind": about.kind, "name": about.name, "uid": about.uid});
     if about.kind == "Pod" {
         involved["apiVersion"] = "v1".into();

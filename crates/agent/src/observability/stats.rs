@@ -1,14 +1,14 @@
-//! What the node and its pods use, told to whoever measures them: [`Stats`], with `/stats/summary`,
-//! `/metrics/resource` and `/metrics/cadvisor`.
+//! Usage of the node and its pods: [`Stats`], for `/stats/summary`, `/metrics/resource` and
+//! `/metrics/cadvisor`.
 //!
 //! ```text
-//!   board (pods) ─┐
-//!   runtime       ├──look──▶ Snapshot ──▶ summary, resource, cadvisor
+//!   pod cache    ─┐
+//!   runtime       ├──read──▶ Snapshot ──▶ summary, resource, cadvisor
 //!   kernel, disk ─┘
 //! ```
 //!
-//! Nothing is measured until somebody asks. What is not known is left out, never told as zero. Eviction
-//! has an eye of its own.
+//! Nothing is measured until it is requested. Unknown values are left out, never reported as zero. Eviction
+//! measures for itself.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use host::os::facts;
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::runtime::cgroups::PodCgroups;
 use crate::runtime::lower::cgroup;
 
@@ -31,17 +31,17 @@ mod cadvisor;
 mod resource;
 mod summary;
 
-/// Between two samples that a rate is made of, at least.
+/// Minimum time between two samples of a rate.
 const APART: Duration = Duration::from_millis(500);
 
-/// Measures for whoever asks.
+/// Measures on request.
 #[derive(Debug)]
 pub struct Stats {
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     root: PathBuf,
     node: String,
     began: Timestamp,
-    /// CPU time by what used it, for rates.
+    /// CPU time by consumer, for rates.
     rates: Mutex<BTreeMap<String, Rate>>,
 }
 
@@ -50,24 +50,24 @@ struct Rate {
     /// Nanoseconds since 1970.
     at: i64,
     used: u64,
-    /// Nanoseconds of CPU time a second, once there were two samples.
+    /// Nanoseconds of CPU time per second, after two samples.
     rate: Option<u64>,
 }
 
-/// Whether to walk through volumes and logs, which takes its time where there are many files.
+/// Selects whether volumes and logs are walked, which is slow with many files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disk {
     Measured,
     Left,
 }
 
-/// What is used at one time.
+/// Usage at one time.
 #[derive(Debug, Clone)]
 struct Snapshot {
     at: Timestamp,
     node: NodeUsage,
     pods: Vec<PodUsage>,
-    /// Whether somebody who was asked did not answer.
+    /// True if a source did not answer.
     failed: bool,
 }
 
@@ -83,7 +83,7 @@ struct NodeUsage {
     /// All pods together, and the name of their cgroup.
     pods: Option<(String, Group)>,
     disk: Option<FileSystem>,
-    /// By their numbers.
+    /// By device number.
     disk_names: BTreeMap<(u32, u32), String>,
     images: Option<Images>,
     processes: Option<ProcessIds>,
@@ -109,7 +109,7 @@ struct Images {
     inodes: Option<u64>,
 }
 
-/// What a cgroup uses, and how fast.
+/// Usage of a cgroup, and its rate.
 #[derive(Debug, Clone, Default)]
 struct Group {
     usage: Usage,
@@ -138,7 +138,7 @@ struct ContainerUsage {
     started: Option<Timestamp>,
     path: String,
     group: Group,
-    /// What it wrote into its own file system.
+    /// Size of its writable layer.
     written: Option<(u64, Option<u64>)>,
     logs: Option<u64>,
     log_files: Option<u64>,
@@ -146,12 +146,12 @@ struct ContainerUsage {
 
 impl Stats {
     #[must_use]
-    pub fn new(hands: Arc<Hands>, root: PathBuf, node: String) -> Stats {
-        let began = hands.clock.now();
-        Stats { hands, root, node, began, rates: Mutex::default() }
+    pub fn new(context: Arc<AgentContext>, root: PathBuf, node: String) -> Stats {
+        let began = context.clock.now();
+        Stats { context, root, node, began, rates: Mutex::default() }
     }
 
-    /// What is told under a path, with its media type.
+    /// Returns the document of a path with its media type.
     pub async fn document(&self, path: &str) -> Option<(&'static str, String)> {
         let text = match path {
             "/stats/summary" => {
@@ -168,7 +168,7 @@ impl Stats {
     }
 
     async fn look(&self, disk: Disk) -> Snapshot {
-        let runtime = &self.hands.runtime;
+        let runtime = &self.context.runtime;
         let (stats, images) = tokio::join!(
             runtime.call(v1::ListContainerStatsRequest::default()),
             runtime.call(v1::ImageFsInfoRequest::default()),
@@ -176,13 +176,13 @@ impl Stats {
         let failed = stats.is_err();
         let stats = stats.map(|answer| answer.stats).unwrap_or_default();
         let images = images.ok().and_then(|answer| answer.image_filesystems.into_iter().next());
-        let (hands, root) = (Arc::clone(&self.hands), self.root.clone());
+        let (context, root) = (Arc::clone(&self.context), self.root.clone());
         let looked =
-            tokio::task::spawn_blocking(move || blocking(&hands, &root, &stats, images, disk));
+            tokio::task::spawn_blocking(move || blocking(&context, &root, &stats, images, disk));
         let mut snapshot = match looked.await {
             Ok(snapshot) => Snapshot { failed: failed || snapshot.failed, ..snapshot },
             Err(_) => Snapshot {
-                at: self.hands.clock.now(),
+                at: self.context.clock.now(),
                 node: NodeUsage::default(),
                 pods: Vec::new(),
                 failed: true,
@@ -194,7 +194,7 @@ impl Stats {
         snapshot
     }
 
-    /// Makes rates of this sample and the ones before it.
+    /// Computes rates from this sample and the ones before it.
     fn rate(&self, snapshot: &mut Snapshot) {
         let now = crate::clock::nanos(snapshot.at);
         let mut before = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +215,7 @@ impl Stats {
             }
             for container in &mut pod.containers {
                 let group = &mut container.group;
-                // Some runtimes say so themselves.
+                // Some runtimes report the rate themselves.
                 let own = rate(container.id.clone(), group.usage.cpu);
                 group.cpu_rate = group.cpu_rate.or(own);
             }
@@ -235,24 +235,24 @@ fn next_rate(before: Option<Rate>, at: i64, used: u64) -> Rate {
     Rate { at, used, rate: Some(rate) }
 }
 
-/// Everything that is read from the kernel and the disk.
+/// Reads everything from the kernel and the disk.
 fn blocking(
-    hands: &Hands,
+    context: &AgentContext,
     root: &Path,
     stats: &[v1::ContainerStats],
     images: Option<v1::FilesystemUsage>,
     disk: Disk,
 ) -> Snapshot {
-    let at = hands.clock.now();
-    let facts = hands.facts();
-    let cgroups = hands.cgroups.as_ref();
+    let at = context.clock.now();
+    let facts = context.facts();
+    let cgroups = context.cgroups.as_ref();
     let paths = cgroups.and_then(|cgroups| cgroups.pods().ok()).unwrap_or_default();
     let by_id: BTreeMap<&str, &v1::ContainerStats> = stats
         .iter()
         .filter_map(|stats| Some((stats.attributes.as_ref()?.id.as_str(), stats)))
         .collect();
     let mut pods = Vec::new();
-    for pod in hands.board.pods() {
+    for pod in context.board.pods() {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let path = paths.get(uid).cloned().unwrap_or_default();
         let mut usage = pod_usage(&pod, path, cgroups, &by_id);
@@ -267,7 +267,7 @@ fn blocking(
     };
     let identity = facts::identity();
     let (cores, sockets) = {
-        let book = hands.book();
+        let book = context.book();
         let topology = &book.node().topology;
         (topology.cores().len(), topology.sockets().len())
     };
@@ -323,7 +323,7 @@ fn value(of: Option<&v1::UInt64Value>) -> Option<u64> {
 }
 
 impl PodUsage {
-    /// Adds what volumes and logs take on the node's own disk.
+    /// Adds the sizes of volumes and logs on the node's own disk.
     fn measure_disk(&mut self, own: &Path, logs: &Path) {
         self.volumes = disk_usage(&own.join("volumes")).unwrap_or(0);
         let logs = logs.join(format!("{}_{}_{}", self.namespace, self.name, self.uid));
@@ -358,7 +358,7 @@ fn pod_usage(
         let of = status["containerID"].as_str().unwrap_or_default();
         let id = of.split_once("://").map_or(of, |(_, id)| id).to_owned();
         let told = stats.get(id.as_str()).copied();
-        // Under systemd the id is within the name of a unit.
+        // Under systemd the id is part of a unit name.
         let own = below.iter().find(|child| child.contains(&id)).filter(|_| !id.is_empty());
         let path = own.map(|child| format!("{path}/{child}")).unwrap_or_default();
         let found = if path.is_empty() { None } else { usage(&path) };
@@ -395,7 +395,7 @@ fn pod_usage(
     }
 }
 
-/// What the runtime says, where the kernel is not asked.
+/// Returns the statistics of the runtime, where the kernel is not read.
 fn told_group(stats: &v1::ContainerStats) -> Group {
     let (cpu, memory) = (stats.cpu.as_ref(), stats.memory.as_ref());
     let usage = Usage {

@@ -1,7 +1,7 @@
-//! Waiting longer each time: [`Backoff`], for containers that end and images that cannot be had.
+//! Exponential back-off: [`Backoff`], for containers that exit and images that cannot be pulled.
 //!
-//! Upstream's figures: 10 s, doubled up to 5 minutes, forgotten after twice the longest wait without a
-//! failure. Times are nanoseconds since 1970.
+//! Upstream's values: 10 s, doubled up to 5 minutes, reset after twice the longest wait without a failure.
+//! Times are nanoseconds since 1970.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ const FIRST: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     wait: Duration,
-    /// When it was last tried.
+    /// The time of the last attempt.
     at: i64,
 }
 
-/// By what keeps failing.
+/// Back-off times by key.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     longest: Duration,
@@ -28,7 +28,7 @@ impl Backoff {
         Backoff { longest, entries: BTreeMap::new() }
     }
 
-    /// How long it is still to wait since it failed `since`; nothing if it may be tried.
+    /// Returns the remaining wait after a failure at `since`, or `None` if it can be retried.
     #[must_use]
     pub fn remaining(&self, key: &str, since: i64, now: i64) -> Option<Duration> {
         let entry = self.entries.get(key).filter(|entry| !self.is_forgotten(entry, since))?;
@@ -36,13 +36,13 @@ impl Backoff {
         (left > 0).then(|| Duration::from_nanos(left.unsigned_abs()))
     }
 
-    /// The whole wait that is in force for it.
+    /// Returns the current total wait.
     #[must_use]
     pub fn wait(&self, key: &str) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |entry| entry.wait)
     }
 
-    /// It is tried again: the next wait is longer, or the first one if it went well for long.
+    /// Records a new attempt: doubles the wait, or resets it after a long time without a failure.
     pub fn next(&mut self, key: &str, since: i64, now: i64) {
         let wait = match self.entries.get(key) {
             Some(entry) if !self.is_forgotten(entry, since) => (entry.wait * 2).min(self.longest),
@@ -53,7 +53,7 @@ impl Backoff {
         self.entries.retain(|_, entry| entry.at >= oldest);
     }
 
-    /// Whether it went well for long enough before it failed.
+    /// Returns true if the time before the failure was long enough for a reset.
     fn is_forgotten(&self, entry: &Entry, since: i64) -> bool {
         since.saturating_sub(entry.at) > nanos(self.longest).saturating_mul(2)
     }
@@ -74,7 +74,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_are_forgotten() {
+    fn waits_double_up_to_the_longest_and_are_reset() {
         let mut backoff = Backoff::new(Duration::from_secs(300));
         let mut waits = Vec::new();
         let mut now = 0;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_wait_counts_from_the_failure() {
+    fn remaining_wait_counts_from_the_failure() {
         let mut backoff = Backoff::new(Duration::from_secs(300));
         backoff.next("c", 0, 5 * SECOND);
         let left = backoff.remaining("c", 6 * SECOND, 9 * SECOND);

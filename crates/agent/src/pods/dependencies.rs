@@ -1,7 +1,7 @@
-//! What pods use of the API beside themselves: [`Sources`].
+//! The API objects that pods refer to: [`PodDependencies`].
 //!
-//! Config maps, secrets and runtime classes are asked for when they are needed, so that what is written is
-//! what is read; services are followed. What an agent may not read is not there for it.
+//! Config maps, secrets and runtime classes are fetched when they are needed, so that reads see the latest
+//! writes; services are watched. Objects that the agent is not allowed to read count as missing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,21 +25,21 @@ use crate::runtime::lower::{Configs, Service, ServicePort};
 use crate::spec::{NameOnly, Pod};
 use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 
-/// Reads what pods use.
-pub struct Sources {
+/// Reads the objects that pods refer to.
+pub struct PodDependencies {
     api: Client,
     clock: Arc<dyn Clock>,
     services: Arc<Cache<Service>>,
     api_address: Option<SocketAddr>,
-    tokens: Mutex<Kept>,
+    tokens: Mutex<TokenCache>,
 }
 
-/// Tokens by the pod's uid, and until when they are used (seconds since 1970).
-type Kept = BTreeMap<(String, TokenKey), (String, i64)>;
+/// Tokens by pod UID, each with the time until which it is reused (seconds since 1970).
+type TokenCache = BTreeMap<(String, TokenKey), (String, i64)>;
 
-impl std::fmt::Debug for Sources {
+impl std::fmt::Debug for PodDependencies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Tokens are nobody's business.
+        // Do not print tokens.
         f.debug_struct("Sources").field("services", &self.services).finish_non_exhaustive()
     }
 }
@@ -57,10 +57,14 @@ struct Secret {
     data: BTreeMap<String, String>,
 }
 
-impl Sources {
-    /// Begins to follow services. The API's own is where it is said to be, if that is said.
+impl PodDependencies {
+    /// Starts to watch services. `api_address`, if given, is the address of the API's own service.
     #[must_use]
-    pub fn start(api: Client, clock: Arc<dyn Clock>, api_address: Option<SocketAddr>) -> Sources {
+    pub fn start(
+        api: Client,
+        clock: Arc<dyn Clock>,
+        api_address: Option<SocketAddr>,
+    ) -> PodDependencies {
         let services = Arc::new(Cache::new(&[]));
         let reflector = Reflector::new(api.clone(), SERVICES, Scope::default(), service);
         let kept = Arc::clone(&services);
@@ -68,10 +72,10 @@ impl Sources {
             kept.apply(change);
             true
         }));
-        Sources { api, clock, services, api_address, tokens: Mutex::default() }
+        PodDependencies { api, clock, services, api_address, tokens: Mutex::default() }
     }
 
-    /// What exists of what a pod refers to, with tokens where they can be had.
+    /// Fetches the existing objects that a pod refers to, and tokens where available.
     pub async fn fetch(
         &self,
         pod: &Pod,
@@ -99,7 +103,7 @@ impl Sources {
         }
         let mut claims = Claims::new();
         for name in &references.claims {
-            // An API without claims has none.
+            // An API without claims serves no claims.
             if let Ok(Some(found)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
                 claims.insert(name.clone(), claim(&found));
             }
@@ -107,7 +111,7 @@ impl Sources {
         Ok((configs, tokens, claims))
     }
 
-    /// What keeps a pod from having the dynamic resources it claims.
+    /// Returns why the dynamic resources of a pod cannot be prepared, if it claims any.
     pub async fn prepare_claims(&self, pod: &Pod) -> Result<(), ClaimError> {
         for claim in &pod.spec.resource_claims {
             let Some(name) = resource_claims::name_of(pod, claim)? else { continue };
@@ -126,11 +130,11 @@ impl Sources {
         Ok(found.map(|found| decoded(found.data).collect()))
     }
 
-    /// The pull secrets of a pod, as far as they exist.
+    /// Returns the existing pull secrets of a pod.
     pub async fn pull_secrets(&self, pod: &Pod) -> Vec<SecretData> {
         let mut found = Vec::new();
         for NameOnly { name } in &pod.spec.image_pull_secrets {
-            // The registry says what is missing.
+            // The registry reports missing credentials.
             if let Ok(Some(data)) = self.secret(&pod.metadata.namespace, name).await {
                 found.push(data);
             }
@@ -138,7 +142,7 @@ impl Sources {
         found
     }
 
-    /// All services there are, once the API has told of them.
+    /// Returns all services, once the first list has arrived.
     pub async fn services(&self) -> Vec<Service> {
         self.services.synced().await;
         let all = self.services.all();
@@ -149,7 +153,7 @@ impl Sources {
         }
     }
 
-    /// The runtime handler of a class.
+    /// Returns the runtime handler of a class.
     pub async fn handler(&self, class: &str) -> Result<String, Error> {
         let found: Value = match self.api.get(RUNTIME_CLASSES, "", class).await {
             Err(error) if error.is_not_found() => return Err(no_class(class)),
@@ -158,8 +162,8 @@ impl Sources {
         Ok(found["handler"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// A token of the pod's service account that is good while the pod is there, or why there is none.
-    /// One that has a good part of its life before it is used again.
+    /// Returns a token of the pod's service account that is valid while the pod exists. A token is reused for
+    /// most of its lifetime.
     async fn token(&self, pod: &Pod, key: &TokenKey) -> Result<String, String> {
         let (of, now) = (&pod.metadata, self.clock.now());
         let kept = (of.uid.clone(), key.clone());
@@ -192,7 +196,7 @@ impl Sources {
         let text = |field: &str| answer["status"][field].as_str().unwrap_or_default();
         let token = text("token").to_owned();
         let ends = Timestamp::parse(text("expirationTimestamp")).map_or(0, Timestamp::seconds);
-        // Renewed after four fifths of its life, or a day, as upstream does.
+        // Renewed after four fifths of its lifetime, or a day, as upstream does.
         let life = (ends - now.seconds()) * 4 / 5;
         let mut all = self.kept();
         all.retain(|_, (_, until)| *until > now.seconds());
@@ -200,7 +204,7 @@ impl Sources {
         Ok(token)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, TokenCache> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -221,7 +225,7 @@ fn or_none<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// What is not base64 was not written by an API server.
+/// Values that are not base64 are skipped: an API server does not write them.
 fn decoded(data: BTreeMap<String, String>) -> impl Iterator<Item = (String, Vec<u8>)> {
     data.into_iter().filter_map(|(key, text)| Some((key, STANDARD.decode(text).ok()?)))
 }
@@ -229,32 +233,33 @@ fn decoded(data: BTreeMap<String, String>) -> impl Iterator<Item = (String, Vec<
 fn service(raw: &RawValue) -> Result<Service, serde_json::Error> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
-    struct Read {
-        metadata: ReadMetadata,
-        spec: ReadSpec,
+    struct ServiceObject {
+        metadata: ServiceMetadata,
+        spec: ServiceSpec,
     }
     #[derive(Deserialize, Default)]
     #[serde(default)]
-    struct ReadMetadata {
+    struct ServiceMetadata {
         namespace: String,
         name: String,
     }
     #[derive(Deserialize, Default)]
     #[serde(default)]
-    struct ReadSpec {
+    struct ServiceSpec {
         #[serde(rename = "clusterIP")]
         cluster_ip: String,
-        ports: Vec<ReadPort>,
+        ports: Vec<ServicePortObject>,
     }
     #[derive(Deserialize, Default)]
     #[serde(default)]
-    struct ReadPort {
+    struct ServicePortObject {
         name: String,
         port: u16,
         protocol: String,
     }
-    let Read { metadata, spec } = serde_json::from_str(raw.get())?;
-    let port = |of: ReadPort| ServicePort { name: of.name, port: of.port, protocol: of.protocol };
+    let ServiceObject { metadata, spec } = serde_json::from_str(raw.get())?;
+    let port =
+        |of: ServicePortObject| ServicePort { name: of.name, port: of.port, protocol: of.protocol };
     Ok(Service {
         namespace: metadata.namespace,
         name: metadata.name,
@@ -262,7 +267,7 @@ fn service(raw: &RawValue) -> Result<Service, serde_json::Error> {
         ports: spec.ports.into_iter().map(port).collect(),
     })
 }
-/// That there is no such class, in the words of upstream's cache, which are not those of its API.
+/// Returns the error for a missing class, with the text of upstream's cache, which differs from its API's.
 fn no_class(class: &str) -> Error {
     Error::Refused(Box::new(client::Refused {
         status: 404,
@@ -278,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_that_is_not_there_is_told_as_upstreams_cache_does() {
+    fn missing_runtime_class_error_matches_upstreams_cache() {
         let error = no_class("x");
         assert!(error.is_not_found());
         assert_eq!(error.to_string(), "runtimeclass.node.k8s.io \"x\" not found");

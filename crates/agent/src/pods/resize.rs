@@ -1,12 +1,12 @@
-//! Changes of CPU, memory and classes of pods that run: whether one is possible ([`judge`]), in which
-//! order it is made ([`steps`]), and what is told of it ([`describe`]).
+//! In-place resize of CPU, memory and classes of running pods: [`judge`] decides if it is possible, [`steps`]
+//! orders the steps, and [`describe`] renders the event.
 //!
 //! ```text
-//!   wanted ──judge──▶ allocated ──steps──▶ in force        Deferred: tried again when others give back
-//!              └──▶ Deferred or Infeasible                 Infeasible: until something else is wanted
+//!   wanted ──judge──▶ allocated ──steps──▶ in force     Deferred: retried when other pods release resources
+//!              └──▶ Deferred or Infeasible              Infeasible: final until the spec changes
 //! ```
 //!
-//! As upstream does it. Pure: what pods have is given, and nothing is changed.
+//! Decides as upstream does. Pure: it takes the pods' resources as arguments and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -19,34 +19,34 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::admission::{self, Neighbour, Rejection};
-use crate::ledger::allocations::{Given, PodGiven};
-use crate::runtime::lower::{CgroupVersion, NodeFacts, SwapBehavior};
+use crate::ledger::allocations::{AllocatedResources, PodAllocation};
+use crate::runtime::lower::{CgroupVersion, NodeEnvironment, SwapBehavior};
 use crate::spec::{Container, Pod};
 use crate::status::{Resources, is_static};
 
-/// What there is to decide by beside the node.
+/// The inputs of a decision other than the node.
 #[derive(Debug)]
-pub struct Rules<'a> {
-    pub facts: &'a NodeFacts,
-    /// Whether Guaranteed containers may have CPUs of their own, and whether their number may change.
+pub struct ResizeRules<'a> {
+    pub facts: &'a NodeEnvironment,
+    /// True if Guaranteed containers can have exclusive CPUs, and if the number of these can change.
     pub static_cpus: bool,
     pub change_static_cpus: bool,
-    /// Whether Guaranteed containers have memory of their own.
+    /// True if Guaranteed containers have exclusive memory.
     pub static_memory: bool,
     pub classes: &'a ClassSupport,
 }
 
-/// Why a change is not made. Display is what is told, in upstream's words where it has some.
+/// The reason why a resize is not made. `Display` is the reported text, upstream's where it has one.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum Refused {
-    /// Not now: tried again when others give something back.
+pub enum ResizeRefusal {
+    /// Not possible now; retried when other pods release resources.
     #[error("{0}")]
     Deferred(Rejection),
     #[error("{0}")]
     Infeasible(Infeasible),
 }
 
-/// Why a change is never made on this node.
+/// The reason why a resize is not possible on this node at all.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum Infeasible {
     #[error("In-place resize of static-pods is not supported")]
@@ -71,7 +71,7 @@ pub enum Infeasible {
 }
 
 impl Infeasible {
-    /// As the metric has it.
+    /// Returns the label value of the metric.
     #[must_use]
     pub fn detail(&self) -> &'static str {
         match self {
@@ -86,35 +86,42 @@ impl Infeasible {
     }
 }
 
-/// Whether a pod that was allocated what `has` says can be given what `wanted` does.
+/// Decides if a pod with the allocated resources of `has` can be resized to those of `wanted`.
 pub fn judge(
     wanted: &Pod,
     has: &Pod,
     node: &admission::Node,
     others: &[Neighbour<'_>],
-    rules: &Rules<'_>,
-) -> Result<(), Refused> {
-    check_kind(wanted, has, rules).map_err(Refused::Infeasible)?;
-    check_capacity(wanted, node).map_err(Refused::Infeasible)?;
+    rules: &ResizeRules<'_>,
+) -> Result<(), ResizeRefusal> {
+    check_kind(wanted, has, rules).map_err(ResizeRefusal::Infeasible)?;
+    check_capacity(wanted, node).map_err(ResizeRefusal::Infeasible)?;
     let lacking = admission::lacking(wanted, node, others);
     if let Some(first) = lacking.into_iter().next() {
-        return Err(Refused::Deferred(first));
+        return Err(ResizeRefusal::Deferred(first));
     }
     admission::check_classes(wanted, node, others).map_err(|rejection| match rejection {
-        Rejection::OutOfClass { .. } => Refused::Deferred(rejection),
-        never => Refused::Infeasible(Infeasible::Never(never)),
+        Rejection::OutOfClass { .. } => ResizeRefusal::Deferred(rejection),
+        never => ResizeRefusal::Infeasible(Infeasible::Never(never)),
     })
 }
 
-/// Containers that are in both, as they are wanted and as they are.
-fn pairs<'a>(wanted: &'a Pod, has: &'a Pod) -> impl Iterator<Item = (&'a Container, Given, Given)> {
+/// Returns the containers of both pods, with wanted and allocated resources.
+fn pairs<'a>(
+    wanted: &'a Pod,
+    has: &'a Pod,
+) -> impl Iterator<Item = (&'a Container, AllocatedResources, AllocatedResources)> {
     wanted.containers().filter_map(|(_, container)| {
         let (_, before) = has.container(&container.name)?;
-        Some((container, Given::of(&container.resources), Given::of(&before.resources)))
+        Some((
+            container,
+            AllocatedResources::of(&container.resources),
+            AllocatedResources::of(&before.resources),
+        ))
     })
 }
 
-fn check_kind(wanted: &Pod, has: &Pod, rules: &Rules<'_>) -> Result<(), Infeasible> {
+fn check_kind(wanted: &Pod, has: &Pod, rules: &ResizeRules<'_>) -> Result<(), Infeasible> {
     if is_static(wanted) {
         return Err(Infeasible::StaticPod);
     }
@@ -131,7 +138,8 @@ fn check_kind(wanted: &Pod, has: &Pod, rules: &Rules<'_>) -> Result<(), Infeasib
         return Ok(());
     }
     let changes = |resource: &str| {
-        let requested = |given: &Given| given.requests.get(resource).map(Quantity::milli_value);
+        let requested =
+            |given: &AllocatedResources| given.requests.get(resource).map(Quantity::milli_value);
         pairs(wanted, has).any(|(_, to, from)| requested(&to) != requested(&from))
     };
     if rules.static_cpus && !rules.change_static_cpus && changes(CPU) {
@@ -143,8 +151,8 @@ fn check_kind(wanted: &Pod, has: &Pod, rules: &Rules<'_>) -> Result<(), Infeasib
     Ok(())
 }
 
-/// Whether pages of the container may be in swap, whose limit would have to follow.
-fn may_swap(pod: &Pod, container: &Container, facts: &NodeFacts) -> bool {
+/// Returns true if pages of the container may be in swap, whose limit would have to change too.
+fn may_swap(pod: &Pod, container: &Container, facts: &NodeEnvironment) -> bool {
     let of = &container.resources;
     facts.swap == SwapBehavior::LimitedSwap
         && facts.cgroups.version == CgroupVersion::V2
@@ -154,14 +162,14 @@ fn may_swap(pod: &Pod, container: &Container, facts: &NodeFacts) -> bool {
         && of.requests.get(MEMORY) != of.limits.get(MEMORY)
 }
 
-/// Annotations are read when a container is made; only a runtime with the extension can be told later.
+/// Annotations are read when a container is created; only a runtime with the extension accepts later changes.
 fn check_class_change(
     container: &Container,
-    to: &Given,
-    from: &Given,
+    to: &AllocatedResources,
+    from: &AllocatedResources,
     support: &ClassSupport,
 ) -> Result<(), Infeasible> {
-    let classes = |given: &Given| -> BTreeMap<String, String> {
+    let classes = |given: &AllocatedResources| -> BTreeMap<String, String> {
         given.classes.iter().map(|of| (full_name(&of.name).to_owned(), of.class.clone())).collect()
     };
     let (to, from) = (classes(to), classes(from));
@@ -195,11 +203,11 @@ fn restarts_for(container: &Container, resource: &str) -> bool {
 
 const RESTART: &str = "RestartContainer";
 
-/// Returns whether a container of a pod that has `has` must start again to have what its spec says. A
-/// container without a limit of its own has the limit of its pod, and a change of that is one of its own.
+/// Returns true if a container of a pod with the actuated resources `has` must restart to get those of its
+/// spec. A container without its own limit has the limit of its pod, so a change of that one also counts.
 #[must_use]
-pub fn needs_restart(container: &Container, pod: &Pod, has: &PodGiven) -> bool {
-    let (before, to) = (has.container(container), Given::of(&container.resources));
+pub fn needs_restart(container: &Container, pod: &Pod, has: &PodAllocation) -> bool {
+    let (before, to) = (has.container(container), AllocatedResources::of(&container.resources));
     let by_pod = of_pod(has, pod, Part::Limits);
     let changes = |of: &str| {
         let inherits = !to.limits.contains_key(of) && by_pod.contains(&of);
@@ -208,17 +216,17 @@ pub fn needs_restart(container: &Container, pod: &Pod, has: &PodGiven) -> bool {
     [CPU, MEMORY].into_iter().any(|of| changes(of) && restarts_for(container, of))
 }
 
-/// One step of a change.
+/// One step of a resize.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Limit the pod's cgroup so.
+    /// Set the limits of the pod's cgroup.
     Pod(Limits),
-    /// Give the containers what they are to have of a resource.
+    /// Set the containers' amounts of a resource.
     Containers(&'static str),
 }
 
-/// The steps from one limit of the pod's cgroup to another: what grows does so before the containers,
-/// what shrinks after them. Memory first.
+/// Returns the steps from one set of limits of the pod's cgroup to another. The pod's limit grows before its
+/// containers' limits and shrinks after them. Memory comes first.
 #[must_use]
 pub fn steps(from: &Limits, to: &Limits) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -250,7 +258,7 @@ pub fn steps(from: &Limits, to: &Limits) -> Vec<Step> {
     steps
 }
 
-/// The amounts of a pod as a whole that are compared.
+/// The pod-level amounts that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The limits of containers without limits of their own.
@@ -258,34 +266,34 @@ pub enum Part {
     All,
 }
 
-/// The resources of which the pod as a whole is to have something else than it `has`.
+/// Returns the resources whose pod-level amounts differ between `has` and the spec.
 #[must_use]
-pub fn of_pod(has: &PodGiven, pod: &Pod, part: Part) -> Vec<&'static str> {
-    let level = |of: &PodGiven| {
+pub fn of_pod(has: &PodAllocation, pod: &Pod, part: Part) -> Vec<&'static str> {
+    let level = |of: &PodAllocation| {
         let mut level = of.pod_level_resources.clone().unwrap_or_default();
         if part == Part::Limits {
             level.requests.clear();
         }
         level
     };
-    let (before, to_have) = (level(has), level(&PodGiven::of(pod)));
+    let (before, to_have) = (level(has), level(&PodAllocation::of(pod)));
     [CPU, MEMORY].into_iter().filter(|resource| !before.agrees_on(resource, &to_have)).collect()
 }
 
-/// The pod while the limits of its containers change in one resource: of the others it has as a whole what
-/// it had, for containers without limits of their own are not to get ahead of its cgroup.
+/// Returns the pod while the limits of its containers change in one resource. Its pod-level amounts of other
+/// resources are still the old ones, so that containers without their own limits do not exceed its cgroup.
 #[must_use]
-pub fn with_level(pod: &Pod, level: &mut Option<Given>, resource: &str) -> Pod {
+pub fn with_level(pod: &Pod, level: &mut Option<AllocatedResources>, resource: &str) -> Pod {
     let mut now = pod.clone();
     if let (Some(level), Some(wanted)) = (level, &mut now.spec.resources) {
-        level.take(resource, &Given::of(wanted));
+        level.take(resource, &AllocatedResources::of(wanted));
         wanted.limits.clone_from(&level.limits);
         wanted.requests.clone_from(&level.requests);
     }
     now
 }
 
-/// What a lower limit of memory would be below.
+/// A new memory limit that is below current usage.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum InUse {
     #[error("attempting to set pod memory limit ({limit}) below current usage ({usage})")]
@@ -296,7 +304,7 @@ pub enum InUse {
     Container { name: String, limit: u64, usage: u64 },
 }
 
-/// What is told of limits that cannot be lowered.
+/// Renders the error for memory limits that cannot be decreased.
 #[must_use]
 pub fn cannot_decrease(in_use: &[InUse]) -> String {
     let texts: Vec<String> = in_use.iter().map(ToString::to_string).collect();
@@ -306,11 +314,11 @@ pub fn cannot_decrease(in_use: &[InUse]) -> String {
     }
 }
 
-/// What an event says of the resources of a pod.
+/// Renders the resources of a pod for an event.
 #[must_use]
 pub fn describe(pod: &Pod, error: Option<&str>) -> String {
     #[derive(Serialize)]
-    struct Of<'a> {
+    struct ContainerSummary<'a> {
         name: &'a str,
         resources: Resources,
     }
@@ -318,16 +326,17 @@ pub fn describe(pod: &Pod, error: Option<&str>) -> String {
     #[serde(rename_all = "camelCase")]
     struct Summary<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        init_containers: Vec<Of<'a>>,
+        init_containers: Vec<ContainerSummary<'a>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        containers: Vec<Of<'a>>,
+        containers: Vec<ContainerSummary<'a>>,
         generation: i64,
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<&'a str>,
     }
-    fn of(container: &Container) -> Of<'_> {
-        let Given { limits, requests, .. } = Given::of(&container.resources);
-        Of { name: &container.name, resources: Resources { limits, requests } }
+    fn of(container: &Container) -> ContainerSummary<'_> {
+        let AllocatedResources { limits, requests, .. } =
+            AllocatedResources::of(&container.resources);
+        ContainerSummary { name: &container.name, resources: Resources { limits, requests } }
     }
     let summary = Summary {
         init_containers: pod.spec.init_containers.iter().map(of).collect(),
@@ -335,7 +344,7 @@ pub fn describe(pod: &Pod, error: Option<&str>) -> String {
         generation: pod.metadata.generation,
         error,
     };
-    // Maps with keys of text: there is nothing that could not be written.
+    // Maps with string keys always serialize.
     serde_json::to_string(&summary).unwrap_or_default()
 }
 

@@ -1,14 +1,14 @@
-//! Claims of dynamic resources (`spec.resourceClaims`): what a pod is to have before anything of it starts.
+//! Dynamic resource claims (`spec.resourceClaims`), which must be prepared before a pod starts.
 //!
-//! No driver for them is ever registered here, so a pod that claims something does not start: it is told
-//! what is missing, in upstream's words where upstream would miss the same. Pure.
+//! No driver is ever registered here, so a pod with a claim does not start. The missing part is reported,
+//! with upstream's text where upstream has the same problem. Pure.
 
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::spec::{Pod, PodResourceClaim};
 
-/// Why a pod cannot be given what it claims.
+/// The reason why a claim cannot be prepared.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ClaimError {
     #[error("pod \"{0}\": ResourceClaim not created yet")]
@@ -20,15 +20,15 @@ pub enum ClaimError {
 }
 
 impl ClaimError {
-    /// That there is no such claim.
+    /// Returns the error for a claim that does not exist.
     pub(crate) fn missing(name: &str) -> ClaimError {
         let error = format!("resourceclaims.resource.k8s.io {name:?} not found");
         ClaimError::Fetch { name: name.to_owned(), error }
     }
 }
 
-/// The claim that is meant: the one that is named, or the one that was made from a template. `None` where
-/// none is needed.
+/// Returns the name of the claim: the given one, or the one created from a template. `None` if no claim is
+/// needed.
 pub fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<String>, ClaimError> {
     if let Some(name) = &claim.resource_claim_name {
         return Ok(Some(name.clone()));
@@ -40,7 +40,7 @@ pub fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<String>, Cl
     }
 }
 
-/// What keeps a claim from being prepared, given what the API has under its name.
+/// Returns why a claim cannot be prepared, given the API's object of that name.
 #[must_use]
 pub fn problem(name: &str, found: Option<&Value>) -> ClaimError {
     match found {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_is_named_by_the_pod_or_by_whoever_made_it() {
+    fn claim_name_comes_from_the_spec_or_the_status() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "lives", "name": "p"},
             "spec": {"resourceClaims": [
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_in_the_words_of_upstream() {
+    fn missing_claims_are_reported_with_upstream_text() {
         assert_eq!(
             problem("noclaim", None).to_string(),
             "fetch ResourceClaim noclaim: resourceclaims.resource.k8s.io \"noclaim\" not found"

@@ -1,14 +1,14 @@
-//! Static pods: [`Files`] reads them from manifests, [`watch()`] again and again; [`mirror`] shows them in
-//! the API.
+//! Static pods: [`ManifestDirectory`] reads them from manifests, [`watch()`] does so periodically, and
+//! [`mirror`] creates their mirror pods in the API.
 //!
 //! ```text
-//!   staticPodPath ──▶ Files::look ──▶ pods ──▶ Pods ──▶ workers
-//!                          └──▶ problems, told once           └──▶ mirror pods, which only show
+//!   staticPodPath ──▶ ManifestDirectory ──▶ pods ──▶ pod_set ──▶ workers
+//!                          └──▶ problems, reported once  └──▶ mirror pods
 //! ```
 //!
-//! As upstream has it: a directory of manifests or one file, a pod in each, names that begin with a point
-//! left alone. A manifest that is wrong is no pod, and no matter to the others. Lets nobody in and ends
-//! nobody: that is for [`crate::pods::pod_set`].
+//! As upstream: a directory of manifests or one file, with one pod in each; names that begin with a dot are
+//! ignored. An invalid manifest does not affect the others. Admission and termination are done by
+//! [`crate::pods::pod_set`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use objects::FeatureGates;
 use objects::timestamp::Timestamp;
 
 use crate::clock::Clock;
-use crate::pods::pod_set::Read;
+use crate::pods::pod_set::PodWithManifest;
 
 mod identity;
 mod manifest;
@@ -29,12 +29,12 @@ pub mod mirror;
 mod references;
 
 pub use identity::Identities;
-pub use manifest::{Around, CONFIG_HASH, ManifestError, read};
+pub use manifest::{CONFIG_HASH, ManifestContext, ManifestError, read};
 
-/// Bytes of the largest manifest that is read. Upstream's figure.
+/// The size of the largest manifest that is read, in bytes. Upstream's value.
 const LARGEST: u64 = 10 << 20;
 
-/// Where static pods are, and how often they are looked for.
+/// The path of static pods, and the period of reading it.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// `staticPodPath`.
@@ -46,56 +46,56 @@ pub struct Settings {
     pub gates: FeatureGates,
 }
 
-/// A manifest that is no pod.
+/// A manifest that is not a valid pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ManifestProblem {
     pub file: PathBuf,
     pub why: String,
 }
 
-/// What one look found.
+/// The result of one scan.
 #[derive(Debug, Default)]
-pub struct Found {
-    pub pods: Vec<Read>,
-    /// Those that were not there at the last look.
-    pub problems: Vec<Problem>,
-    /// Whether `pods` are others than at the last look.
+pub struct ManifestScan {
+    pub pods: Vec<PodWithManifest>,
+    /// Problems that the last scan did not have.
+    pub problems: Vec<ManifestProblem>,
+    /// True if `pods` differ from those of the last scan.
     pub changed: bool,
 }
 
-/// Manifests as they were last read.
+/// The manifests as last read.
 #[derive(Debug)]
-pub struct Files {
+pub struct ManifestDirectory {
     settings: Settings,
-    known: BTreeMap<PathBuf, Known>,
-    /// What was wrong with the place itself.
+    known: BTreeMap<PathBuf, ManifestRecord>,
+    /// The last error of reading the directory.
     trouble: Option<String>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct ManifestRecord {
     /// `None` if it could not be read.
     text: Option<String>,
-    outcome: Result<Read, String>,
+    outcome: Result<PodWithManifest, String>,
 }
 
-impl Files {
+impl ManifestDirectory {
     #[must_use]
-    pub fn new(settings: Settings) -> Files {
-        Files { settings, known: BTreeMap::new(), trouble: None }
+    pub fn new(settings: Settings) -> ManifestDirectory {
+        ManifestDirectory { settings, known: BTreeMap::new(), trouble: None }
     }
 
-    /// Reads all manifests; those that are as they were are not looked at twice.
-    pub fn look(&mut self, now: Timestamp) -> Found {
-        let mut found = Found::default();
+    /// Reads all manifests. Unchanged ones are not parsed again.
+    pub fn look(&mut self, now: Timestamp) -> ManifestScan {
+        let mut found = ManifestScan::default();
         let paths = match manifests(&self.settings.path) {
             Ok(paths) => paths,
-            // Nothing is ended because a disk does not answer.
+            // An I/O error does not end the pods.
             Err(error) => {
                 let why = error.to_string();
                 if self.trouble.as_ref() != Some(&why) {
                     let file = self.settings.path.clone();
-                    found.problems.push(Problem { file, why: why.clone() });
+                    found.problems.push(ManifestProblem { file, why: why.clone() });
                     self.trouble = Some(why);
                 }
                 found.pods = self.pods();
@@ -113,16 +113,16 @@ impl Files {
         found
     }
 
-    fn pods(&self) -> Vec<Read> {
+    fn pods(&self) -> Vec<PodWithManifest> {
         self.known.values().filter_map(|known| known.outcome.clone().ok()).collect()
     }
 
-    /// Whether the manifest is another one than before.
-    fn take(&mut self, path: PathBuf, now: Timestamp, problems: &mut Vec<Problem>) -> bool {
+    /// Reads one manifest. Returns true if its pod changed.
+    fn take(&mut self, path: PathBuf, now: Timestamp, problems: &mut Vec<ManifestProblem>) -> bool {
         let (text, outcome) = match contents(&path) {
             Ok(None) => return self.known.remove(&path).is_some(),
             Ok(Some(text)) => {
-                // Its name may have become free, so what was wrong is tried again.
+                // Parse an invalid manifest again: its name may be free now.
                 let same = self.known.get(&path).filter(|known| known.text.as_ref() == Some(&text));
                 if same.is_some_and(|known| known.outcome.is_ok()) {
                     return false;
@@ -137,15 +137,15 @@ impl Files {
             if before == Some(&Err(why.clone())) {
                 return false;
             }
-            problems.push(Problem { file: path.clone(), why: why.clone() });
+            problems.push(ManifestProblem { file: path.clone(), why: why.clone() });
         }
         let changed = outcome.is_ok() || before.is_some_and(Result::is_ok);
-        self.known.insert(path, Known { text, outcome });
+        self.known.insert(path, ManifestRecord { text, outcome });
         changed
     }
 
-    fn parse(&self, path: &Path, text: &str, now: Timestamp) -> Result<Read, String> {
-        let around = Around { node: &self.settings.node, gates: &self.settings.gates };
+    fn parse(&self, path: &Path, text: &str, now: Timestamp) -> Result<PodWithManifest, String> {
+        let around = ManifestContext { node: &self.settings.node, gates: &self.settings.gates };
         let place = path.to_string_lossy();
         let read = read(text, &place, around, now).map_err(|error| error.to_string())?;
         let others = self.known.iter().filter(|(other, _)| *other != path);
@@ -154,21 +154,21 @@ impl Files {
                 && has.pod.full_name() == read.pod.full_name()
             {
                 let (name, other) = (read.pod.full_name(), other.display());
-                return Err(format!("metadata.name: {name} is the pod of {other} already"));
+                return Err(format!("metadata.name: {other} already defines pod {name}"));
             }
         }
         Ok(read)
     }
 }
 
-impl PartialEq for Read {
-    /// The text is the pod.
-    fn eq(&self, other: &Read) -> bool {
+impl PartialEq for PodWithManifest {
+    /// The text determines the pod.
+    fn eq(&self, other: &PodWithManifest) -> bool {
         self.text == other.text
     }
 }
 
-/// The files to read, by name. None if there is nothing at the path.
+/// Returns the paths of the manifests, sorted. Empty if the path does not exist.
 fn manifests(path: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -187,7 +187,7 @@ fn manifests(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The text of a manifest; `None` of what is none, such as a directory, or is gone by now.
+/// Returns the text of a manifest, or `None` if it is not a regular file or no longer exists.
 fn contents(path: &Path) -> io::Result<Option<String>> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -199,21 +199,21 @@ fn contents(path: &Path) -> io::Result<Option<String>> {
     let mut text = String::new();
     let read = fs::File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > LARGEST {
-        let words = format!("more than {LARGEST} bytes; a manifest has at most that many");
+        let words = format!("larger than {LARGEST} bytes, the largest size of a manifest");
         return Err(io::Error::new(ErrorKind::InvalidData, words));
     }
     Ok(Some(text))
 }
 
-/// Looks at once and then again and again, until `take` says that nobody listens.
+/// Scans immediately and then periodically, until `take` returns false.
 pub async fn watch(
     settings: Settings,
     clock: Arc<dyn Clock>,
-    mut take: impl FnMut(Found) -> bool + Send,
+    mut take: impl FnMut(ManifestScan) -> bool + Send,
 ) {
     let mut timer = tokio::time::interval(settings.every);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut files = Files::new(settings);
+    let mut files = ManifestDirectory::new(settings);
     let mut first = true;
     loop {
         timer.tick().await;

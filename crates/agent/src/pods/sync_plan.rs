@@ -1,19 +1,19 @@
-//! What to do next with a pod: [`plan`], from the pod as it is wanted and the pod as the runtime has it.
+//! The next actions for a pod: [`plan`] computes them from its spec and its state in the runtime.
 //!
 //! ```text
-//!   no sandbox, or a dead one        ──▶ kill what is left, make a sandbox, start the first init
+//!   no sandbox, or a dead one        ──▶ kill the rest, create a sandbox, start the first init
 //!   an exit whose rule restarts all  ──▶ kill and remove all containers; the sandbox stays
-//!   init containers not through      ──▶ start the next one, or the failed one again
-//!   sidecars that ended              ──▶ start them again, whatever else happens
-//!   containers that ended            ──▶ start them again as the restart policy says
-//!   containers that fail their probe ──▶ kill, and start again as the restart policy says
-//!   nothing runs and nothing will    ──▶ kill the pod: its sandbox goes
+//!   init containers not completed    ──▶ start the next one, or restart the failed one
+//!   sidecars that exited             ──▶ restart them in any case
+//!   containers that exited           ──▶ restart them according to the restart policy
+//!   containers that fail their probe ──▶ kill, then restart according to the restart policy
+//!   nothing runs or will run         ──▶ kill the pod with its sandbox
 //! ```
 //!
-//! Decides as upstream does. Carries nothing out, knows of no back-off (a container that is to start
-//! may have to wait) and of no deletion: a pod that is to end is not planned for but killed.
+//! Decides as upstream does. It executes nothing, ignores back-off (a container to start may have to wait),
+//! and does not handle deletion: a terminating pod is killed without a plan.
 
-use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::spec::{Container, Pod, RestartPolicy, Role};
 
 mod init;
@@ -21,28 +21,28 @@ mod restart;
 
 pub use restart::{Verdict, after_exit};
 
-/// What a probe last said of a container.
+/// The last result of a probe of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// No probe has had an answer yet.
+    /// No probe has completed yet.
     Unknown,
     Success,
     Failure,
 }
 
-/// What the worker knows beside the runtime's lists.
-pub trait Knowledge {
+/// The worker's state that is not in the runtime's lists.
+pub trait ProbeResults {
     fn liveness(&self, container: &RuntimeId) -> Health;
     fn startup(&self, container: &RuntimeId) -> Health;
-    /// Returns whether a container that was made with the hash `found` is of this definition.
+    /// Returns true if a container that was created with the hash `found` has this definition.
     fn is_current(&self, container: &Container, found: &str) -> bool;
-    /// Whether a container that runs has to start again to have what it was allocated.
+    /// Returns true if a running container must restart to get its allocated resources.
     fn must_restart(&self, _container: &Container) -> bool {
         false
     }
 }
 
-/// Why a container is killed.
+/// The reason for killing a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillReason {
     Liveness,
@@ -51,9 +51,9 @@ pub enum KillReason {
     Changed,
     /// The runtime does not know its state.
     Unknown,
-    /// It is to have other resources, which its policy does not allow while it runs.
+    /// It gets other resources, and its resize policy requires a restart.
     Resize,
-    /// All containers start again.
+    /// All containers restart.
     RestartAll,
 }
 
@@ -62,21 +62,22 @@ pub struct Kill {
     pub id: RuntimeId,
     pub container: String,
     pub reason: KillReason,
-    /// For people, in upstream's words.
+    /// The message of the event, in upstream's text.
     pub message: String,
 }
 
-/// What to do next, in this order: kill the pod or the containers, make the sandbox, start.
+/// The next actions, in this order: kill the pod or the containers, create the sandbox, start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Kill everything the pod has.
+    /// Kill the pod with all its containers.
     pub kill_pod: bool,
     pub kill: Vec<Kill>,
-    /// Make a sandbox, as this attempt.
+    /// Create a sandbox with this attempt number.
     pub create_sandbox: Option<u32>,
-    /// Start these, by role and name, one after the other.
+    /// Start these, by role and name, in this order.
     pub start: Vec<(Role, String)>,
-    /// Remove these, in this order, so that all start again. Nothing else is planned before they are gone.
+    /// Remove these, in this order, so that all containers restart. Nothing else is planned before they are
+    /// gone.
     pub remove: Vec<RuntimeId>,
 }
 
@@ -87,17 +88,17 @@ impl Plan {
     }
 }
 
-/// What to do next with a pod that is to run.
+/// Plans the next actions for a pod that should run.
 #[must_use]
-pub fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge) -> Plan {
+pub fn plan(pod: &Pod, seen: &RuntimePod, known: &dyn ProbeResults) -> Plan {
     match sandbox_needed(pod, seen) {
         Some(attempt) => begin(pod, seen, attempt),
         None => go_on(pod, seen, known),
     }
 }
 
-/// The attempt of the sandbox to make, if the pod has none that can be used.
-pub(crate) fn sandbox_needed(pod: &Pod, seen: &PodSeen) -> Option<u32> {
+/// Returns the attempt number of the sandbox to create, if the pod has no usable one.
+pub(crate) fn sandbox_needed(pod: &Pod, seen: &RuntimePod) -> Option<u32> {
     let Some(newest) = seen.newest_sandbox() else { return Some(0) };
     let usable = newest.ready
         && newest.host_network == pod.spec.host_network
@@ -105,17 +106,17 @@ pub(crate) fn sandbox_needed(pod: &Pod, seen: &PodSeen) -> Option<u32> {
     (!usable).then_some(newest.attempt + 1)
 }
 
-/// From the start, because there is no sandbox.
-fn begin(pod: &Pod, seen: &PodSeen, attempt: u32) -> Plan {
+/// Plans for a pod without a usable sandbox.
+fn begin(pod: &Pod, seen: &RuntimePod, attempt: u32) -> Plan {
     let kill_pod = !seen.sandboxes.is_empty() || !seen.containers.is_empty();
     let only_kill = Plan { kill_pod, ..Plan::default() };
     let restarts = pod.spec.restart_policy != RestartPolicy::Never;
-    // A pod that never restarts and has run before is over when its sandbox is gone.
+    // A pod that never restarts and has run before is finished when its sandbox is gone.
     if !restarts && attempt != 0 && !seen.containers.is_empty() {
         return only_kill;
     }
     let wanted = |container: &&Container| {
-        let done = seen.container(&container.name).is_some_and(ContainerSeen::has_succeeded);
+        let done = seen.container(&container.name).is_some_and(RuntimeContainer::has_succeeded);
         !(done && pod.spec.restart_policy == RestartPolicy::OnFailure)
     };
     let apps: Vec<&Container> = pod.spec.containers.iter().filter(wanted).collect();
@@ -133,8 +134,8 @@ pub(crate) fn init_role(container: &Container) -> Role {
     if container.is_sidecar() { Role::Sidecar } else { Role::Init }
 }
 
-/// With a sandbox that is as it should be.
-fn go_on(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge) -> Plan {
+/// Plans for a pod with a usable sandbox.
+fn go_on(pod: &Pod, seen: &RuntimePod, known: &dyn ProbeResults) -> Plan {
     if let Some(plan) = restart::all(pod, seen) {
         return plan;
     }
@@ -157,18 +158,18 @@ fn go_on(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge) -> Plan {
         kept += usize::from(app(pod, container, seen, known, &mut plan));
     }
     if kept == 0 && plan.start.len() == before {
-        // Sidecars do not keep a pod alive whose work is done.
+        // Sidecars do not keep a pod alive after its containers have completed.
         return Plan { kill_pod: true, ..Plan::default() };
     }
     plan
 }
 
-/// Plans for one app container; whether it stays as it is.
+/// Plans for one app container. Returns true if it is left running.
 fn app(
     pod: &Pod,
     container: &Container,
-    seen: &PodSeen,
-    known: &dyn Knowledge,
+    seen: &RuntimePod,
+    known: &dyn ProbeResults,
     plan: &mut Plan,
 ) -> bool {
     let name = &container.name;
@@ -214,7 +215,7 @@ fn resize_message(name: &str) -> String {
     format!("Container {name} resize requires restart")
 }
 
-pub(crate) fn kill(found: &ContainerSeen, reason: KillReason, message: String) -> Kill {
+pub(crate) fn kill(found: &RuntimeContainer, reason: KillReason, message: String) -> Kill {
     Kill { id: found.id.clone(), container: found.name.clone(), reason, message }
 }
 

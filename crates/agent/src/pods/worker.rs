@@ -1,13 +1,13 @@
-//! One pod's life: [`Worker`], a loop that looks, decides and acts until the pod is gone.
+//! The worker of one pod: [`Worker`], a loop that observes, plans and acts until the pod is gone.
 //!
 //! ```text
-//!   orders ──▶ look ──▶ plan ──▶ tell ──▶ act ──┐        an order: the pod changed, something happened
-//!                ▲                              │        in the runtime, a probe has a result, end
-//!                └──────────────────────────────┘
+//!   messages ─▶ look ──▶ plan ──▶ report ─▶ act ─┐       a message: the pod changed, its state in the
+//!                ▲                               │       runtime changed, a probe has a result, end
+//!                └───────────────────────────────┘
 //! ```
 //!
-//! What is decided is decided by `steps` and `status`; here it is carried out. A failure half-way is only
-//! another state to plan from. Only pods that were admitted get here.
+//! `sync_plan` and `status` decide; the worker executes. After a partial failure it plans again from the
+//! state that it observes. Only admitted pods have a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::clock::nanos;
-use crate::context::{Hands, Report};
-use crate::ledger::allocations::{Given, PodGiven};
-use crate::observability::events::{ProbeKind, Told};
-use crate::observability::metrics::Round;
+use crate::context::{AgentContext, WorkerReport};
+use crate::ledger::allocations::{AllocatedResources, PodAllocation};
+use crate::observability::events::{AgentEvent, ProbeKind};
+use crate::observability::metrics::SyncType;
 use crate::pods::backoff::Backoff;
-use crate::pods::sync_plan::{self, Health, Knowledge, Plan};
-use crate::runtime::lower::{Mounted, Source};
-use crate::runtime::observed::{ContainerState, PodSeen, RuntimeId};
+use crate::pods::sync_plan::{self, Health, Plan, ProbeResults};
+use crate::runtime::lower::{MountedVolumes, PodSource};
+use crate::runtime::observed::{ContainerState, RuntimeId, RuntimePod};
 use crate::runtime::probes::{ProbeReport, ProbeTarget};
 use crate::runtime::relist;
 use crate::spec::{Container, Pod};
-use crate::status::writer::Teller;
-use crate::status::{self, End, Known, PodStatus, ResizeSaid};
+use crate::status::writer::StatusWriter;
+use crate::status::{self, PodStatus, ResizeOutcome, StatusInputs, TerminationCause};
 
 mod prepare;
 mod resize;
@@ -41,126 +41,126 @@ mod retry_holds;
 mod start;
 mod stop;
 
-use retry_holds::Holds;
+use retry_holds::RetryHolds;
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Debug)]
-pub enum Order {
-    /// The pod as it is to be now, with what it was allocated.
+pub enum WorkerMessage {
+    /// The current pod, with its allocated resources.
     Pod(Arc<Pod>),
-    /// Why it does not have other resources that are wanted for it, or that it has.
-    Resize(Option<ResizeSaid>),
-    /// The API does not have it any more: it is to go at once.
+    /// The reason why a resize is pending, if one is.
+    Resize(Option<ResizeOutcome>),
+    /// The API no longer has it: it is removed at once.
     Gone,
-    /// Something happened to it in the runtime.
+    /// Its state in the runtime changed.
     Look,
     Probe(ProbeReport),
-    /// The agent ends it.
-    End(Ending),
-    /// The agent ends, and what runs of the pod stops with it. The pod is started anew by the next one.
+    /// The agent terminates it.
+    Terminate(Termination),
+    /// The agent stops, and the pod's containers with it. The next agent starts the pod again.
     Halt,
 }
 
-/// That and how the agent ends a pod.
+/// The termination of a pod by the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
-    pub end: End,
-    /// Seconds; the pod's own if none are given.
+pub struct Termination {
+    pub end: TerminationCause,
+    /// In seconds; the pod's own grace period if `None`.
     pub grace: Option<i64>,
 }
 
-/// When to go on.
+/// The time of the next round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// At once: something was done.
+    /// Immediately: something was done.
     Now,
-    /// When there is an order, or after this time.
+    /// On the next message, or after this time.
     After(Duration),
     Over,
 }
 
-/// After a failure that has no back-off of its own. Upstream's figure.
+/// The wait after a failure without its own back-off. Upstream's value.
 const RETRY: Duration = Duration::from_secs(10);
-/// When nothing happens. Upstream's `syncFrequency`.
+/// The wait between rounds without a message. Upstream's `syncFrequency`.
 const RESYNC: Duration = Duration::from_secs(60);
-/// When the runtime does not answer.
+/// The wait while the runtime does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
-/// After so many failures to remove what is dead the pod goes without it.
+/// After this many failures to remove dead containers, the pod is deleted without waiting for them.
 const MOST_REMOVALS: u32 = 5;
-/// The longest wait between two restarts of a container. Upstream's figure.
+/// The longest wait between two restarts of a container. Upstream's value.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 
 /// The loop of one pod.
 #[derive(Debug)]
 pub struct Worker {
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     pod: Arc<Pod>,
-    source: Source,
-    orders: mpsc::UnboundedReceiver<Order>,
-    teller: Teller,
-    /// What was last told.
+    source: PodSource,
+    orders: mpsc::UnboundedReceiver<WorkerMessage>,
+    teller: StatusWriter,
+    /// The last status that was reported.
     told: Option<PodStatus>,
-    seen: PodSeen,
-    known: Known,
+    seen: RuntimePod,
+    known: StatusInputs,
     liveness: BTreeMap<RuntimeId, Health>,
     backoff: Backoff,
-    holds: Holds,
-    mounted: Option<Mounted>,
-    /// What its cgroup was last limited to.
+    holds: RetryHolds,
+    mounted: Option<MountedVolumes>,
+    /// The current limits of its cgroup.
     limits: Option<Limits>,
-    /// What is in force of its resources, if that is not what was allocated.
-    actuated: Option<PodGiven>,
-    /// The allocation of the pod as a whole when each of its containers was last started.
-    started_with: BTreeMap<String, Option<Given>>,
-    /// Why other resources wait to be allocated.
-    pending: Option<ResizeSaid>,
-    /// Why they could not be put in force.
+    /// Its actuated resources, if they differ from the allocated ones.
+    actuated: Option<PodAllocation>,
+    /// The pod-level allocation when each of its containers was last started.
+    started_with: BTreeMap<String, Option<AllocatedResources>>,
+    /// The reason why a resize is not allocated yet.
+    pending: Option<ResizeOutcome>,
+    /// The error of the last actuation.
     resize_error: Option<String>,
-    /// How often volumes could not be mounted in a row.
+    /// The number of consecutive failures to mount volumes.
     mount_failures: u32,
-    /// How often a sandbox could not be made in a row.
+    /// The number of consecutive failures to create a sandbox.
     sandbox_failures: u32,
-    /// How often what is left of it could not be removed in a row.
+    /// The number of consecutive failures to remove dead containers.
     removal_failures: u32,
-    /// The runtime did not answer when the pod was to end.
+    /// The runtime did not answer when the pod was terminating.
     unseen: bool,
     /// Nothing was done for the pod yet, and the runtime has nothing of it.
     untried: bool,
     gone: bool,
-    ending: Option<Ending>,
-    /// All containers have ended and none starts again.
+    ending: Option<Termination>,
+    /// All containers have exited and none restarts.
     completed: bool,
-    /// Nothing of it runs, and it has given back what it had.
+    /// None of its containers runs, and its resources were released.
     settled: bool,
     halted: bool,
-    /// What the next round is about.
-    next_round: Round,
+    /// The kind of the next round, for the metrics.
+    next_round: SyncType,
 }
 
 impl Worker {
-    /// `is_new` says that the runtime had nothing of the pod when it was last looked at.
+    /// `is_new` is true if the last relist had nothing of the pod.
     #[must_use]
     pub fn new(
-        hands: Arc<Hands>,
+        context: Arc<AgentContext>,
         pod: Arc<Pod>,
-        source: Source,
+        source: PodSource,
         is_new: bool,
-        orders: mpsc::UnboundedReceiver<Order>,
+        orders: mpsc::UnboundedReceiver<WorkerMessage>,
     ) -> Worker {
-        let subject = hands.subject(&pod);
-        let teller = Teller::start(hands.api.clone(), subject, pod.status.clone());
+        let subject = context.subject(&pod);
+        let teller = StatusWriter::start(context.api.clone(), subject, pod.status.clone());
         let completed = PodStatus::read(&pod.status).phase.is_terminal();
         Worker {
-            known: hands.known(),
+            known: context.known(),
             backoff: Backoff::new(LONGEST_BACKOFF),
-            holds: Holds::default(),
-            hands,
+            holds: RetryHolds::default(),
+            context,
             pod,
             source,
             orders,
             teller,
             told: None,
-            seen: PodSeen::default(),
+            seen: RuntimePod::default(),
             liveness: BTreeMap::new(),
             mounted: None,
             limits: None,
@@ -178,24 +178,24 @@ impl Worker {
             completed,
             settled: false,
             halted: false,
-            next_round: Round::Create,
+            next_round: SyncType::Create,
         }
     }
 
-    /// Runs until nothing is left of the pod.
+    /// Runs until the pod is removed.
     pub async fn run(mut self) {
-        let hands = Arc::clone(&self.hands);
-        if let Some(known) = self.hands.board.known_for(&self.pod.metadata.uid) {
-            hands.counters.work.worker_starts(known);
+        let context = Arc::clone(&self.context);
+        if let Some(known) = self.context.board.known_for(&self.pod.metadata.uid) {
+            context.metrics.work.worker_starts(known);
         }
         loop {
             while let Ok(order) = self.orders.try_recv() {
                 self.take(order);
             }
             let (begun, round) = (Instant::now(), self.next_round);
-            self.next_round = Round::Sync;
+            self.next_round = SyncType::Sync;
             let next = self.step().await;
-            hands.counters.work.round(round, begun.elapsed());
+            context.metrics.work.round(round, begun.elapsed());
             match next {
                 Next::Now => {}
                 Next::Over => return,
@@ -203,7 +203,7 @@ impl Worker {
                     if let Ok(order) = tokio::time::timeout(time, self.orders.recv()).await {
                         match order {
                             Some(order) => self.take(order),
-                            // The agent ends; the pod goes on.
+                            // The agent stops; the pod keeps running.
                             None => return,
                         }
                     }
@@ -212,11 +212,11 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, order: Order) {
+    fn take(&mut self, order: WorkerMessage) {
         match order {
-            Order::Pod(pod) => {
-                if self.next_round == Round::Sync {
-                    self.next_round = Round::Update;
+            WorkerMessage::Pod(pod) => {
+                if self.next_round == SyncType::Sync {
+                    self.next_round = SyncType::Update;
                 }
                 if pod.metadata.generation != self.pod.metadata.generation {
                     self.holds.release();
@@ -227,14 +227,14 @@ impl Worker {
                     self.teller.found(self.pod.status.clone());
                 }
             }
-            Order::Resize(pending) => self.pending = pending,
-            Order::Gone => self.gone = true,
-            Order::Look => {}
-            Order::Probe(report) => self.take_report(report),
-            Order::End(ending) => {
+            WorkerMessage::Resize(pending) => self.pending = pending,
+            WorkerMessage::Gone => self.gone = true,
+            WorkerMessage::Look => {}
+            WorkerMessage::Probe(report) => self.take_report(report),
+            WorkerMessage::Terminate(ending) => {
                 let _ = self.ending.get_or_insert(ending);
             }
-            Order::Halt => self.halted = true,
+            WorkerMessage::Halt => self.halted = true,
         }
     }
 
@@ -242,7 +242,7 @@ impl Worker {
         if let Some(told) = report.told
             && let Some((role, _)) = self.pod.container(&report.container)
         {
-            self.hands.recorder.container(&self.pod, role, &report.container, told);
+            self.context.recorder.container(&self.pod, role, &report.container, told);
         }
         let Some(healthy) = report.healthy else { return };
         match report.kind {
@@ -260,10 +260,10 @@ impl Worker {
     }
 
     fn now(&self) -> Timestamp {
-        self.hands.clock.now()
+        self.context.clock.now()
     }
 
-    /// The pod with the status that was last told, whatever the API has by now.
+    /// Returns the pod with the last reported status, whatever the API has.
     fn pod_as_told(&self) -> Pod {
         let mut pod = Pod::clone(&self.pod);
         if let Some(told) = &self.told {
@@ -277,36 +277,36 @@ impl Worker {
     }
 
     async fn step(&mut self) -> Next {
-        // Of a worker that waits, which most do most of the time, as little as possible is kept.
+        // Boxed, so that a waiting worker, which most are, needs little memory.
         let next = Box::pin(self.round()).await;
         let left = self.deadline_in().filter(|left| !left.is_zero() && self.ending.is_none());
         match (next, left) {
-            // Whatever is waited for, the deadline is not missed.
+            // No wait exceeds the deadline.
             (Next::After(wait), Some(left)) => Next::After(wait.min(left)),
             (next, _) => next,
         }
     }
 
     async fn round(&mut self) -> Next {
-        match relist::closely(&self.hands.runtime, &self.pod.metadata.uid).await {
+        match relist::inspect(&self.context.runtime, &self.pod.metadata.uid).await {
             Ok(seen) => (self.seen, self.unseen, self.untried) = (seen, false, false),
             Err(_) => return self.go_blind().await,
         }
         if self.halted {
-            self.hands.probes.forget(&self.pod.metadata.uid);
+            self.context.probes.forget(&self.pod.metadata.uid);
             let pod = self.pod_as_told();
             self.kill_all(&pod, pod.grace_seconds()).await;
             return Next::Over;
         }
         self.forget_the_dead();
         if self.ending.is_none() && self.is_past_deadline() {
-            self.hands.recorder.pod(&self.pod, Told::DeadlineExceeded);
-            let end = End {
+            self.context.recorder.pod(&self.pod, AgentEvent::DeadlineExceeded);
+            let end = TerminationCause {
                 reason: "DeadlineExceeded".to_owned(),
-                message: Told::DeadlineExceeded.to_string(),
+                message: AgentEvent::DeadlineExceeded.to_string(),
                 disruption: None,
             };
-            self.ending = Some(Ending { end, grace: None });
+            self.ending = Some(Termination { end, grace: None });
         }
         if self.settled {
             return if self.is_to_go() { self.leave().await } else { Next::After(RESYNC) };
@@ -317,8 +317,8 @@ impl Worker {
         self.go_on().await
     }
 
-    /// A round without the runtime. What is to end and ran when it was last seen is stopped once all the
-    /// same, and what is new is started: either that is possible, or people learn what keeps it.
+    /// Runs a round without the runtime. A terminating pod that was running when last seen is stopped once,
+    /// and a new pod is started: this either succeeds or reports the reason.
     async fn go_blind(&mut self) -> Next {
         let ends = (self.is_to_go() || self.ending.is_some()) && !self.halted;
         if std::mem::take(&mut self.untried) && !ends && !self.halted {
@@ -333,7 +333,7 @@ impl Worker {
         Next::After(RUNTIME_RETRY)
     }
 
-    /// One round of a pod that is to run.
+    /// Runs one round of a pod that should run.
     async fn go_on(&mut self) -> Next {
         self.refresh_actuated();
         let pod = self.pod_as_told();
@@ -351,7 +351,7 @@ impl Worker {
         self.act(&pod, plan).await
     }
 
-    /// Nothing to be done but what is done from time to time.
+    /// Does the periodic work of a pod that needs no action.
     async fn rest(&mut self, pod: &Pod) -> Next {
         self.known.waiting.clear();
         self.remove_superseded().await;
@@ -372,7 +372,7 @@ impl Worker {
         }
         if plan.kill_pod {
             if plan.create_sandbox.is_some() && !self.seen.sandboxes.is_empty() {
-                self.hands.recorder.pod(pod, Told::SandboxChanged);
+                self.context.recorder.pod(pod, AgentEvent::SandboxChanged);
             }
             self.kill_all(pod, pod.grace_seconds()).await;
             if plan.create_sandbox.is_some() {
@@ -382,10 +382,10 @@ impl Worker {
         for kill in &plan.kill {
             self.kill_one(pod, kill).await;
         }
-        // Of a pod that was killed, nothing is left that could have something else.
+        // A pod that was killed has no containers to resize.
         let resized = if plan.kill_pod { Ok(()) } else { self.resize(pod).await };
         if plan.is_nothing() {
-            // What could not be done without a restart waits for it.
+            // Resizes that need a restart wait for it.
             self.refresh_actuated();
             let waits = self.actuated.is_some();
             return resized.err().unwrap_or(if waits { Next::After(RETRY) } else { Next::Now });
@@ -406,17 +406,21 @@ impl Worker {
         }
     }
 
-    /// Waits before sandbox and volumes are tried again, whatever happens meanwhile.
+    /// Waits before sandbox and volumes are retried, whatever happens in the meantime.
     fn hold(&mut self, wait: Duration) -> Next {
         self.holds.hold_pod(wait.min(RETRY));
         Next::After(wait)
     }
 
-    /// Says how the pod is, as it was last seen.
+    /// Reports the pod's status as last observed.
     fn tell(&mut self, pod: &Pod, may_run: bool) -> PodStatus {
-        let Known { runtime, recursive_read_only, host_ips, .. } = self.hands.known();
-        self.known =
-            Known { runtime, recursive_read_only, host_ips, ..std::mem::take(&mut self.known) };
+        let StatusInputs { runtime, recursive_read_only, host_ips, .. } = self.context.known();
+        self.known = StatusInputs {
+            runtime,
+            recursive_read_only,
+            host_ips,
+            ..std::mem::take(&mut self.known)
+        };
         self.known.end = self.ending.as_ref().map(|ending| ending.end.clone());
         self.known.finished = !may_run;
         self.tell_resize(pod);
@@ -429,41 +433,41 @@ impl Worker {
             Ok(merged) => {
                 let sandbox = self.seen.newest_sandbox().filter(|sandbox| sandbox.ready);
                 let (status, sandbox) = (merged.to_value(), sandbox.map(|of| of.id.clone()));
-                self.hands.board.show_status(&pod.metadata.uid, status.clone(), sandbox);
+                self.context.board.show_status(&pod.metadata.uid, status.clone(), sandbox);
                 self.teller.tell(status);
                 self.told = Some(merged.clone());
-                // Held back while something runs, but decided.
+                // The terminal phase is held back while containers run, but decided.
                 PodStatus { phase, ..merged }
             }
-            // What was said before stands.
+            // Keep the previous status.
             Err(_) => self.told.clone().unwrap_or_default(),
         }
     }
 
-    /// Ends a pod, and gives back what it had.
+    /// Terminates a pod and releases its resources.
     async fn finish(&mut self) -> Next {
         let pod = self.pod_as_told();
         if self.seen.is_alive() && pod.is_terminating() && !self.gone {
-            // Whether it can still serve is asked for as long as it runs.
+            // Readiness is probed as long as it runs.
             self.probe();
         } else {
-            self.hands.probes.forget(&pod.metadata.uid);
+            self.context.probes.forget(&pod.metadata.uid);
         }
         if self.seen.is_alive() {
             self.tell(&pod, true);
             let grace = self.grace(&pod);
             self.stop(&pod, grace).await;
-            self.hands.probes.forget(&pod.metadata.uid);
-            return match relist::closely(&self.hands.runtime, &pod.metadata.uid).await {
+            self.context.probes.forget(&pod.metadata.uid);
+            return match relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
                 Ok(seen) if !seen.is_alive() => Next::Now,
                 Ok(_) | Err(_) => Next::After(RUNTIME_RETRY),
             };
         }
         if let Err(error) = self.clean_up(&pod).await {
-            self.hands.recorder.pod(&pod, Told::KillFailed { error });
+            self.context.recorder.pod(&pod, AgentEvent::KillFailed { error });
             return Next::After(RETRY);
         }
-        // The mirror of a static pod goes as it was last seen; of others that are gone nobody is told.
+        // The mirror of a static pod is deleted with its last status; pods that are gone get no status.
         let unseen = self.gone || (status::is_static(&pod) && pod.is_terminating());
         if !unseen && !self.is_only_kept() {
             self.tell(&pod, false);
@@ -472,18 +476,18 @@ impl Worker {
         Next::Now
     }
 
-    /// Returns whether an agent is done with the pod and only finalizers keep it in the API: then its last
-    /// status stands, which could not be made again from a runtime that has nothing of it.
+    /// Returns true if an agent is done with the pod and only finalizers keep it in the API. Its last status
+    /// then stays, because it cannot be generated again from a runtime that has nothing of the pod.
     fn is_only_kept(&self) -> bool {
         let of = &self.pod.metadata;
         self.told.is_none()
             && self.pod.is_terminating()
             && of.deletion_grace_period_seconds == Some(0)
             && PodStatus::read(&self.pod.status).phase.is_terminal()
-            && self.seen == PodSeen::default()
+            && self.seen == RuntimePod::default()
     }
 
-    /// Seconds the pod has to end.
+    /// Returns the grace period in seconds.
     fn grace(&self, pod: &Pod) -> i64 {
         let asked = self.ending.as_ref().and_then(|ending| ending.grace);
         match (self.gone, asked) {
@@ -493,10 +497,10 @@ impl Worker {
         }
     }
 
-    /// Takes the last traces of a pod away, and tells the API that it is gone.
+    /// Removes the last traces of a pod and deletes it in the API.
     async fn leave(&mut self) -> Next {
-        // The mirror of a static pod may not be there, and goes with it; of a pod that the API does not
-        // have there is nothing to be told.
+        // The mirror of a static pod may be missing, and is deleted with it. A pod that is gone from the API
+        // has no status to write.
         if !self.gone && !status::is_static(&self.pod) {
             self.teller.written().await;
         }
@@ -507,27 +511,28 @@ impl Worker {
                     if self.removal_failures < MOST_REMOVALS { RUNTIME_RETRY } else { RETRY };
                 return Next::After(wait);
             }
-            // Nothing of the pod runs or holds anything: people need not wait for a runtime that does not
-            // let go of what is dead. What it has of pods that are gone is removed as soon as it can be.
-            warn!(pod = %self.pod.metadata.name, %error, "the runtime keeps what is left of a pod");
+            // None of the pod's containers runs or holds resources, so its deletion does not wait for a
+            // runtime that fails to remove dead containers. Leftovers of deleted pods are removed as soon as
+            // the runtime allows it.
+            warn!(pod = %self.pod.metadata.name, %error, "failed to remove dead containers; deleting the pod anyway");
         }
-        if self.hands.remove_files(&self.pod).await.is_err() {
+        if self.context.remove_files(&self.pod).await.is_err() {
             return Next::After(RUNTIME_RETRY);
         }
         let of = &self.pod.metadata;
         if !self.gone && !status::is_static(&self.pod) {
             let options =
                 DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&of.uid) };
-            let done = self.hands.api.delete(PODS, &of.namespace, &of.name, &options).await;
+            let done = self.context.api.delete(PODS, &of.namespace, &of.name, &options).await;
             if gone_is_fine(done).is_err() {
                 return Next::After(RUNTIME_RETRY);
             }
         }
-        let _ = self.hands.reports.send(Report::Over(of.uid.clone()));
+        let _ = self.context.reports.send(WorkerReport::Over(of.uid.clone()));
         Next::Over
     }
 
-    /// Has the containers that run probed, and no others.
+    /// Probes the running containers, and no others.
     fn probe(&mut self) {
         let running: Vec<ProbeTarget> = self
             .pod
@@ -542,23 +547,23 @@ impl Worker {
             .collect();
         let ips = match self.seen.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-            _ => self.hands.facts().ips.clone(),
+            _ => self.context.facts().ips.clone(),
         };
-        self.hands.probes.follow(&self.pod, &ips, &running);
+        self.context.probes.follow(&self.pod, &ips, &running);
     }
 
-    /// What is known of containers that are not there any more is of no use.
+    /// Drops the state of containers that no longer exist.
     fn forget_the_dead(&mut self) {
         let alive: BTreeSet<&RuntimeId> = self.seen.containers.iter().map(|c| &c.id).collect();
         self.liveness.retain(|id, _| alive.contains(id));
         self.known.readiness.retain(|id, _| alive.contains(id));
         self.known.startup.retain(|id, _| alive.contains(id));
         for ended in self.seen.containers.iter().filter(|c| c.state == ContainerState::Exited) {
-            self.hands.pool.leave(&ended.id);
+            self.context.pool.leave(&ended.id);
         }
     }
 
-    /// How long the pod may still be active.
+    /// Returns the time left until the active deadline.
     fn deadline_in(&self) -> Option<Duration> {
         let seconds = self.pod.spec.active_deadline_seconds?;
         let told = self.told.as_ref().and_then(|told| told.start_time.clone());
@@ -574,7 +579,7 @@ impl Worker {
     }
 }
 
-impl Knowledge for Worker {
+impl ProbeResults for Worker {
     fn liveness(&self, container: &RuntimeId) -> Health {
         self.liveness.get(container).copied().unwrap_or(Health::Unknown)
     }

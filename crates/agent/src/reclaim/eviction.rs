@@ -1,5 +1,5 @@
-//! When the machine runs short: [`Eviction`] says under which pressure the node is and what is to be
-//! reclaimed, [`victim`] which pod goes, [`over_limit`] which pods use more of the disk than they may.
+//! Decides about evictions: [`Eviction`] computes the pressure of the node and what is to be reclaimed,
+//! [`victim`] chooses the pod to evict, [`over_limit`] finds pods that exceed their disk limits.
 //!
 //! ```text
 //!   amounts ──▶ thresholds met ──grace over──▶ reclaim ──▶ images, dead containers ──▶ one pod
@@ -7,9 +7,8 @@
 //!                    └──▶ pressure, until it was gone for the transition period
 //! ```
 //!
-//! Decides as upstream does and tells it in upstream's words. Ends nothing, and only [`measure()`],
-//! [`watch()`] and [`collect`] look at the machine: amounts are values that come in, and time is an argument, in
-//! milliseconds of a clock that only goes forward.
+//! Decisions and messages are upstream's. Stops no pod. Only [`measure()`], [`watch()`] and [`collect`] read
+//! the machine; for everything else amounts and time are arguments, in milliseconds of a monotonic clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,42 +32,42 @@ mod watch;
 pub use measure::{left_of_share, measure};
 pub use rank::{ContainerUsage, Disk, PodUsage, Usage, Victim, victim};
 pub use storage::over_limit;
-pub use usage::{Asked, OnDisk, collect, usages};
+pub use usage::{PodDiskUsage, UsageQuery, collect, usages};
 pub use watch::{Places, watch};
 
 pub type Millis = i64;
 
-/// Seconds a pod is given that is evicted at once: upstream's figure.
+/// Grace period in seconds of a pod that is evicted at once. Upstream's value.
 pub const IMMEDIATE_GRACE: i64 = 1;
 
-/// How much there is of something, and was at most.
+/// The available amount of a resource and its capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Amount {
+pub struct SignalObservation {
     pub available: u64,
     pub capacity: u64,
 }
 
-/// What was measured. What is not known is not in it, and evicts nobody.
-pub type Amounts = BTreeMap<EvictionSignal, Amount>;
+/// The measured amounts. A signal that cannot be measured is absent and evicts no pod.
+pub type SignalObservations = BTreeMap<EvictionSignal, SignalObservation>;
 
-/// At how little of what something is done.
+/// An eviction threshold.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Limit {
+pub struct EvictionThreshold {
     pub signal: EvictionSignal,
     pub value: Threshold,
-    /// How long it has to last; none for hard limits.
+    /// Time for which it must be met; zero for hard thresholds.
     pub grace: Duration,
-    /// How much more than the limit there has to be again.
+    /// Amount above the threshold that must be available again.
     pub minimum_reclaim: Option<Threshold>,
 }
 
-impl Limit {
+impl EvictionThreshold {
     #[must_use]
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()
     }
 
-    fn is_met(&self, amount: Amount, with_reclaim: bool) -> bool {
+    fn is_met(&self, amount: SignalObservation, with_reclaim: bool) -> bool {
         let mut limit = self.value.of(amount.capacity);
         if with_reclaim && let Some(more) = &self.minimum_reclaim {
             limit = limit.saturating_add(more.of(amount.capacity));
@@ -77,34 +76,34 @@ impl Limit {
     }
 }
 
-/// The limits of a configuration, hard ones first.
+/// Returns the thresholds of a configuration, hard ones first.
 #[must_use]
-pub fn limits(config: &KubeletConfig, os: OsName) -> Vec<Limit> {
-    let limit = |signal: EvictionSignal, value: &Threshold, grace| Limit {
+pub fn limits(config: &KubeletConfig, os: OsName) -> Vec<EvictionThreshold> {
+    let limit = |signal: EvictionSignal, value: &Threshold, grace| EvictionThreshold {
         signal,
         value: value.clone(),
         grace,
         minimum_reclaim: config.eviction_minimum_reclaim.get(&signal).cloned(),
     };
     let hard = config.hard_eviction(os);
-    let mut limits: Vec<Limit> =
+    let mut limits: Vec<EvictionThreshold> =
         hard.iter().map(|(signal, value)| limit(*signal, value, Duration::ZERO)).collect();
-    // What pods have together is kept apart from what the machine has.
+    // The share of all pods is measured apart from the machine.
     if config.enforce_node_allocatable.contains(&Enforcement::Pods)
         && !hard.contains_key(&EvictionSignal::AllocatableMemoryAvailable)
         && let Some(value) = hard.get(&EvictionSignal::MemoryAvailable)
     {
-        limits.push(Limit {
+        limits.push(EvictionThreshold {
             signal: EvictionSignal::AllocatableMemoryAvailable,
             ..limit(EvictionSignal::MemoryAvailable, value, Duration::ZERO)
         });
     }
     for (signal, value) in &config.eviction_soft {
-        // A soft limit without a time to last is refused when the configuration is read.
+        // A soft threshold without a grace period is refused when the configuration is read.
         let grace = config.eviction_soft_grace_period.get(signal).copied().unwrap_or_default();
         limits.push(limit(*signal, value, grace));
     }
-    // A limit of nothing, or of everything, is none.
+    // A threshold of 0 % or 100 % disables the signal.
     limits.retain(|limit| match &limit.value {
         Threshold::Percentage(percent) => *percent > 0.0 && *percent < 100.0,
         Threshold::Quantity(quantity) => !quantity.is_zero(),
@@ -112,44 +111,44 @@ pub fn limits(config: &KubeletConfig, os: OsName) -> Vec<Limit> {
     limits
 }
 
-/// What is to be reclaimed now.
+/// A request to reclaim a resource now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reclaim {
     pub signal: EvictionSignal,
-    /// In upstream's words: `memory`, `ephemeral-storage`, `inodes`, `pids`.
+    /// Upstream's name: `memory`, `ephemeral-storage`, `inodes`, `pids`.
     pub resource: &'static str,
     pub hard: bool,
-    /// Whether dead containers and images that are not in use are to go first.
+    /// True if dead containers and unused images are to be removed first.
     pub collect_garbage: bool,
-    /// The limit and what was available, for words.
+    /// The threshold and the available amount, for messages.
     limit: Quantity,
     available: Quantity,
 }
 
-/// What follows from one look at the machine.
+/// The result of one measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
     pub pressure: Pressure,
     pub reclaim: Option<Reclaim>,
 }
 
-/// Under which pressure the node is, from look to look.
+/// The pressure of the node over time.
 #[derive(Debug, Clone)]
 pub struct Eviction {
-    limits: Vec<Limit>,
-    /// For how long pressure is reported after it was last there.
+    limits: Vec<EvictionThreshold>,
+    /// Time for which a pressure is reported after it was last observed.
     transition: Duration,
-    /// Whether images have a file system of their own.
+    /// True if images have a file system of their own.
     image_disk: bool,
-    /// By limit: since when it is met.
+    /// Start time of each threshold that is met.
     since: BTreeMap<usize, Millis>,
-    /// Limits that were met for as long as it takes, and of which not enough was reclaimed yet.
+    /// Thresholds whose grace period is over, until enough was reclaimed.
     unresolved: Vec<usize>,
-    /// When each pressure was last there.
+    /// Time at which each pressure was last observed.
     last: BTreeMap<Kind, Millis>,
 }
 
-/// Which pressure a signal is a sign of.
+/// The kind of pressure of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Memory,
@@ -172,7 +171,7 @@ fn kind(signal: EvictionSignal) -> Kind {
     }
 }
 
-/// What a signal is a lack of.
+/// Returns the resource of a signal.
 fn resource(signal: EvictionSignal) -> &'static str {
     match signal {
         EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable => MEMORY,
@@ -190,7 +189,7 @@ const INODES: &str = "inodes";
 
 impl Eviction {
     #[must_use]
-    pub fn new(limits: Vec<Limit>, transition: Duration, image_disk: bool) -> Eviction {
+    pub fn new(limits: Vec<EvictionThreshold>, transition: Duration, image_disk: bool) -> Eviction {
         Eviction {
             limits,
             transition,
@@ -201,8 +200,8 @@ impl Eviction {
         }
     }
 
-    /// Takes one look at the machine into account.
-    pub fn assess(&mut self, amounts: &Amounts, now: Millis) -> Assessment {
+    /// Evaluates one measurement.
+    pub fn assess(&mut self, amounts: &SignalObservations, now: Millis) -> Assessment {
         let met: Vec<usize> = (0..self.limits.len())
             .filter(|at| {
                 let limit = &self.limits[*at];
@@ -233,8 +232,8 @@ impl Eviction {
         }
     }
 
-    /// Memory first: its lack is what ends machines.
-    fn reclaim(&self, amounts: &Amounts) -> Option<Reclaim> {
+    /// Memory comes first, because a lack of it can stop the machine.
+    fn reclaim(&self, amounts: &SignalObservations) -> Option<Reclaim> {
         let limits = || self.unresolved.iter().map(|at| &self.limits[*at]);
         let limit = limits().find(|limit| kind(limit.signal) == Kind::Memory).or(limits().next())?;
         let amount = amounts.get(&limit.signal)?;

@@ -1,25 +1,24 @@
-//! What can be thrown away: images nobody uses ([`Images`]) and sandboxes that ended ([`dead_sandboxes`]).
+//! Chooses what can be removed: unused images ([`Images`]) and stopped sandboxes ([`dead_sandboxes`]).
 //!
-//! Chooses as upstream does, and removes nothing. Time is an argument, in milliseconds of a clock that
-//! only goes forward.
+//! Chooses as upstream does, and removes nothing. Time is an argument, in milliseconds of a monotonic clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::node::{Image, Settings};
-use crate::runtime::observed::{ContainerSeen, PodSeen, RuntimeId};
+use crate::runtime::observed::{RuntimeContainer, RuntimeId, RuntimePod};
 
 pub type Millis = i64;
 
-/// When images go.
+/// The policy of image collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImagePolicy {
-    /// From this share of the disk in use on, images are removed until the lower one is reached.
+    /// Disk usage in percent at which images are removed until the lower value is reached.
     pub high_percent: u8,
     pub low_percent: u8,
-    /// How long an image is kept after it came, used or not.
+    /// Minimum age of an image before it can be removed.
     pub min_age: Duration,
-    /// After this time without use an image goes, however much room there is.
+    /// Time after which an unused image is removed, however much space is free.
     pub max_age: Option<Duration>,
 }
 
@@ -35,7 +34,7 @@ impl ImagePolicy {
     }
 }
 
-/// The disk that images are on.
+/// The file system of the images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageDisk {
     pub capacity: u64,
@@ -43,7 +42,7 @@ pub struct ImageDisk {
 }
 
 impl ImageDisk {
-    /// How much is to be freed by the policy; nothing while there is room.
+    /// Returns the number of bytes to free by the policy; zero while there is space.
     #[must_use]
     pub fn to_free(self, policy: &ImagePolicy) -> u64 {
         let share = |percent: u8| u128::from(self.capacity) * u128::from(percent) / 100;
@@ -57,37 +56,36 @@ impl ImageDisk {
     }
 }
 
-/// What is known of images beyond what the runtime says: since when they are there and when they
-/// were last in use.
+/// First detection and last use of each image, which the runtime does not report.
 #[derive(Debug, Clone, Default)]
 pub struct Images {
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, ImageRecord>,
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct ImageRecord {
     first_seen: Millis,
     last_used: Option<Millis>,
     bytes: u64,
     kept: bool,
 }
 
-/// Images that are to go, oldest use first, and what that comes to.
+/// The images to remove, least recently used first, and their total size.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Chosen {
-    /// With the bytes of each.
+pub struct ImagesToRemove {
+    /// With the size of each in bytes.
     pub images: Vec<(String, u64)>,
     pub bytes: u64,
 }
 
 impl Images {
-    /// Takes note of the images there are and of those that containers use, whether they run or have
-    /// ended. `sandbox` is the image of sandboxes, by name or id, which is always in use.
+    /// Records the existing images and those that containers use, running or exited. `sandbox` is the
+    /// sandbox image, by name or id, which is always in use.
     pub fn note(&mut self, images: &[Image], used: &BTreeSet<String>, sandbox: &str, now: Millis) {
         let there: BTreeSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
         self.known.retain(|id, _| there.contains(id.as_str()));
         for image in images {
-            let known = self.known.entry(image.id.clone()).or_insert(Known {
+            let known = self.known.entry(image.id.clone()).or_insert(ImageRecord {
                 first_seen: now,
                 last_used: None,
                 bytes: 0,
@@ -102,15 +100,15 @@ impl Images {
         }
     }
 
-    /// The images to remove to free so many bytes; fewer if there are not enough that may go.
+    /// Returns images whose removal frees `bytes`, or fewer if not enough may be removed.
     #[must_use]
-    pub fn free(&self, bytes: u64, policy: &ImagePolicy, now: Millis) -> Chosen {
-        let mut chosen = Chosen::default();
+    pub fn free(&self, bytes: u64, policy: &ImagePolicy, now: Millis) -> ImagesToRemove {
+        let mut chosen = ImagesToRemove::default();
         for (id, known) in self.idle(now) {
             if chosen.bytes >= bytes {
                 break;
             }
-            // What has just come is about to be used.
+            // A new image is about to be used.
             if now - known.first_seen < millis(policy.min_age) {
                 continue;
             }
@@ -120,11 +118,11 @@ impl Images {
         chosen
     }
 
-    /// The images that nobody has used for longer than the policy lets them be.
+    /// Returns the images that were unused for longer than the policy allows.
     #[must_use]
-    pub fn expired(&self, policy: &ImagePolicy, now: Millis) -> Chosen {
-        let Some(max_age) = policy.max_age else { return Chosen::default() };
-        let mut chosen = Chosen::default();
+    pub fn expired(&self, policy: &ImagePolicy, now: Millis) -> ImagesToRemove {
+        let Some(max_age) = policy.max_age else { return ImagesToRemove::default() };
+        let mut chosen = ImagesToRemove::default();
         for (id, known) in self.idle(now) {
             let last = known.last_used.unwrap_or(known.first_seen);
             if now - last > millis(max_age) {
@@ -135,8 +133,8 @@ impl Images {
         chosen
     }
 
-    /// Images that were not in use when they were last looked at, those unused for longest first.
-    fn idle(&self, now: Millis) -> Vec<(&String, &Known)> {
+    /// Returns the images that were unused at the last record, least recently used first.
+    fn idle(&self, now: Millis) -> Vec<(&String, &ImageRecord)> {
         let idle = self
             .known
             .iter()
@@ -151,7 +149,7 @@ fn millis(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
-/// What is told when there is not enough to remove, in upstream's words.
+/// Returns upstream's message for too little removable space.
 #[must_use]
 pub fn not_enough(wanted: u64, found: u64) -> String {
     format!(
@@ -160,12 +158,12 @@ pub fn not_enough(wanted: u64, found: u64) -> String {
     )
 }
 
-/// The sandboxes of a pod that are to be removed when these containers have been: those that are not ready
-/// and have no others, save the newest, which tells of the pod's network.
+/// Returns the sandboxes of a pod to remove after these containers: those that are not ready and have no
+/// other containers. The newest is kept, because the pod's network is read from it.
 #[must_use]
-pub fn dead_sandboxes(seen: &PodSeen, removed: &[RuntimeId]) -> Vec<RuntimeId> {
+pub fn dead_sandboxes(seen: &RuntimePod, removed: &[RuntimeId]) -> Vec<RuntimeId> {
     let newest = seen.sandboxes.iter().max_by_key(|sandbox| (sandbox.created_at, sandbox.attempt));
-    let left = |container: &&ContainerSeen| !removed.contains(&container.id);
+    let left = |container: &&RuntimeContainer| !removed.contains(&container.id);
     let dead = seen.sandboxes.iter().filter(|sandbox| {
         let empty = !seen.containers.iter().filter(left).any(|of| of.sandbox == sandbox.id);
         let last = newest.is_some_and(|newest| newest.id == sandbox.id);
@@ -177,7 +175,7 @@ pub fn dead_sandboxes(seen: &PodSeen, removed: &[RuntimeId]) -> Vec<RuntimeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::observed::{ContainerState, SandboxSeen};
+    use crate::runtime::observed::{ContainerState, RuntimeSandbox};
 
     const POLICY: ImagePolicy = ImagePolicy {
         high_percent: 85,
@@ -190,7 +188,7 @@ mod tests {
         Image { id: id.to_owned(), tags: vec![format!("{id}:1")], bytes, ..Image::default() }
     }
 
-    fn ids(chosen: &Chosen) -> Vec<&str> {
+    fn ids(chosen: &ImagesToRemove) -> Vec<&str> {
         chosen.images.iter().map(|(id, _)| id.as_str()).collect()
     }
 
@@ -205,7 +203,7 @@ mod tests {
         };
         check(1000, 0);
         check(160, 0);
-        // Shares are rounded down, so that more seems to be in use.
+        // Percentages are rounded down, so that more seems to be in use.
         check(151, 49);
         check(150, 50);
         check(0, 200);
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn images_unused_for_longest_go_first_and_those_in_use_stay() {
+    fn least_recently_used_images_go_first_used_ones_stay() {
         let all = [image("a", 10), image("b", 20), image("c", 30), image("d", 40)];
         let mut images = Images::default();
         images.note(&all, &used(&["a", "b:1", "c"]), "", 0);
@@ -221,15 +219,15 @@ mod tests {
         let now = 200_000;
         images.note(&all, &used(&["c"]), "", now);
         let chosen = |bytes| images.free(bytes, &POLICY, now);
-        assert_eq!(chosen(1), Chosen { images: vec![("d".to_owned(), 40)], bytes: 40 });
+        assert_eq!(chosen(1), ImagesToRemove { images: vec![("d".to_owned(), 40)], bytes: 40 });
         assert_eq!(ids(&chosen(45)), ["d", "a"]);
         let all_of_them = chosen(u64::MAX);
         assert_eq!((ids(&all_of_them), all_of_them.bytes), (vec!["d", "a", "b"], 70));
-        assert_eq!(chosen(0), Chosen::default());
+        assert_eq!(chosen(0), ImagesToRemove::default());
     }
 
     #[test]
-    fn what_has_just_come_and_what_sandboxes_need_stays() {
+    fn new_images_and_the_sandbox_image_stay() {
         let mut pinned = image("pinned", 1);
         pinned.pinned = true;
         let old = [image("old", 1), image("pause", 1), pinned];
@@ -240,7 +238,7 @@ mod tests {
         images.note(&all, &BTreeSet::new(), "pause:1", 110_000);
         assert_eq!(ids(&images.free(100, &POLICY, 120_000)), ["old"]);
         assert_eq!(ids(&images.free(100, &POLICY, 230_000)), ["old", "new"]);
-        // One that was removed and came back is new.
+        // An image that was removed and pulled again is new.
         images.note(&all[1..], &BTreeSet::new(), "pause:1", 240_000);
         images.note(&all, &BTreeSet::new(), "pause:1", 250_000);
         assert_eq!(ids(&images.free(100, &POLICY, 260_000)), ["new"]);
@@ -253,15 +251,15 @@ mod tests {
         let all = [image("a", 5), image("b", 5)];
         images.note(&all, &used(&["a"]), "", 0);
         images.note(&all, &used(&["a"]), "", 900);
-        assert_eq!(images.expired(&policy, 1_000), Chosen::default());
+        assert_eq!(images.expired(&policy, 1_000), ImagesToRemove::default());
         assert_eq!(ids(&images.expired(&policy, 1_001)), ["b"]);
         assert_eq!(ids(&images.expired(&policy, 1_901)), ["b", "a"]);
-        assert_eq!(images.expired(&POLICY, 9_000), Chosen::default());
+        assert_eq!(images.expired(&POLICY, 9_000), ImagesToRemove::default());
     }
 
     #[test]
-    fn a_sandbox_goes_with_its_last_container_and_the_newest_stays() {
-        let sandbox = |id: &str, attempt, ready| SandboxSeen {
+    fn sandboxes_go_with_their_containers_except_the_newest() {
+        let sandbox = |id: &str, attempt, ready| RuntimeSandbox {
             id: id.to_owned(),
             attempt,
             ready,
@@ -269,14 +267,14 @@ mod tests {
             ips: Vec::new(),
             host_network: false,
         };
-        let of = |id: &str, sandbox: &str| ContainerSeen {
+        let of = |id: &str, sandbox: &str| RuntimeContainer {
             sandbox: sandbox.to_owned(),
             state: ContainerState::Exited,
-            ..ContainerSeen::started(&id.to_owned(), "c")
+            ..RuntimeContainer::started(&id.to_owned(), "c")
         };
         let sandboxes =
             vec![sandbox("s", 0, false), sandbox("t", 1, false), sandbox("u", 2, false)];
-        let mut seen = PodSeen { sandboxes, containers: vec![of("a", "s"), of("b", "s")] };
+        let mut seen = RuntimePod { sandboxes, containers: vec![of("a", "s"), of("b", "s")] };
         assert_eq!(dead_sandboxes(&seen, &[]), ["t"]);
         assert_eq!(dead_sandboxes(&seen, &["a".to_owned()]), ["t"]);
         assert_eq!(dead_sandboxes(&seen, &["a".to_owned(), "b".to_owned()]), ["s", "t"]);

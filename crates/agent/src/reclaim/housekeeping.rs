@@ -1,10 +1,8 @@
-//! Nothing is left behind: [`Left`], what the machine has of pods, and [`keep`], which takes away what
-//! belongs to none that is known or runs.
+//! Removes leftovers of pods: [`Leftovers`] lists them, [`keep`] removes those of pods that are neither known nor running.
 //!
-//! Pods clean up after themselves; what is found here is of those that ended while no agent was there, or
-//! an agent that was killed. First it is listed what there is, and only then who is known: a pod is known
-//! before anything of it is made. A cgroup that has processes nobody told of may be another agent's, so it
-//! is left alone and said.
+//! Pods clean up after themselves. Leftovers are of pods that ended while no agent ran, or of an agent that was killed.
+//! The machine is listed before the known pods: a pod is known before anything is made for it. A cgroup with processes
+//! that the runtime does not know may belong to another agent, so it is reported and left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,27 +13,27 @@ use host::file_kind::remove_tree;
 use placement::demand::PodUid;
 use tracing::{info, warn};
 
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::runtime::relist;
 
-/// Upstream looks every two seconds; what is left here hurts nobody that soon.
+/// Upstream checks every two seconds. Leftovers do no harm for a minute.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What there is of pods on the machine, by uid.
+/// The traces of pods on the machine, by UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Left {
-    /// With its path.
+pub struct Leftovers {
+    /// With their paths.
     pub cgroups: BTreeMap<String, String>,
     pub directories: BTreeSet<String>,
     pub logs: BTreeMap<String, PathBuf>,
-    /// Pods that the book has something for.
+    /// Pods that are in the ledger.
     pub booked: BTreeSet<String>,
 }
 
-impl Left {
-    /// What of it belongs to no pod that is known or runs.
+impl Leftovers {
+    /// Returns the traces of pods that are neither known nor running.
     #[must_use]
-    pub fn beyond(mut self, is_known: impl Fn(&str) -> bool) -> Left {
+    pub fn beyond(mut self, is_known: impl Fn(&str) -> bool) -> Leftovers {
         self.cgroups.retain(|uid, _| !is_known(uid));
         self.directories.retain(|uid| !is_known(uid));
         self.logs.retain(|uid, _| !is_known(uid));
@@ -45,39 +43,40 @@ impl Left {
 
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        *self == Left::default()
+        *self == Leftovers::default()
     }
 }
 
-/// Lists what there is and belongs to no pod that is known or runs. `None` while that cannot be said.
-pub async fn left(hands: &Hands) -> Option<Left> {
-    let there = observe(hands).await;
-    let briefs = relist::briefly(&hands.runtime).await.ok()?;
-    let known = hands.known_pods.borrow().clone()?;
-    Some(there.beyond(|uid| known.contains(uid) || briefs.contains_key(uid)))
+/// Lists the traces of pods that are neither known nor running. Returns `None` while the pods or the
+/// containers are unknown.
+pub async fn left(context: &AgentContext) -> Option<Leftovers> {
+    let there = observe(context).await;
+    let summaries = relist::relist(&context.runtime).await.ok()?;
+    let known = context.known_pods.borrow().clone()?;
+    Some(there.beyond(|uid| known.contains(uid) || summaries.contains_key(uid)))
 }
 
-async fn observe(hands: &Hands) -> Left {
-    let booked = hands.book().ledger().pods().map(ToString::to_string).collect();
-    let (cgroups, volumes) = (hands.cgroups.clone(), hands.volumes.clone());
-    let logs = PathBuf::from(&hands.facts().log_dir);
+async fn observe(context: &AgentContext) -> Leftovers {
+    let booked = context.book().ledger().pods().map(ToString::to_string).collect();
+    let (cgroups, volumes) = (context.cgroups.clone(), context.volumes.clone());
+    let logs = PathBuf::from(&context.facts().log_dir);
     let listed = tokio::task::spawn_blocking(move || {
         let cgroups = cgroups.map(|of| of.pods()).transpose().unwrap_or_else(|error| {
-            warn!(%error, "cgroups of pods cannot be listed");
+            warn!(%error, "failed to list the cgroups of pods");
             None
         });
         let directories = volumes.pods().unwrap_or_else(|error| {
-            warn!(%error, "directories of pods cannot be listed");
+            warn!(%error, "failed to list the directories of pods");
             Vec::new()
         });
         let logs = log_directories(&logs);
         (cgroups.unwrap_or_default(), directories.into_iter().collect(), logs)
     });
     let (cgroups, directories, logs) = listed.await.unwrap_or_default();
-    Left { cgroups, directories, logs, booked }
+    Leftovers { cgroups, directories, logs, booked }
 }
 
-/// Directories such as `namespace_name_uid`. What is called otherwise is not ours.
+/// Finds directories named `namespace_name_uid`. Others are not the agent's.
 fn log_directories(logs: &Path) -> BTreeMap<String, PathBuf> {
     let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
     entries
@@ -92,10 +91,9 @@ fn log_directories(logs: &Path) -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
-/// Takes away what is left, once all pods are known and then from time to time, for as long as it is
-/// polled.
-pub async fn keep(hands: Arc<Hands>) {
-    let mut known = hands.known_pods.subscribe();
+/// Removes leftovers once all pods are known, and then periodically as long as it is polled.
+pub async fn keep(context: Arc<AgentContext>) {
+    let mut known = context.known_pods.subscribe();
     if known.wait_for(Option::is_some).await.is_err() {
         return;
     }
@@ -103,57 +101,57 @@ pub async fn keep(hands: Arc<Hands>) {
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
-        sweep(&hands).await;
+        sweep(&context).await;
     }
 }
 
-/// Takes away what is left, now.
-pub async fn sweep(hands: &Hands) {
-    let Some(left) = left(hands).await else { return };
+/// Removes leftovers now.
+pub async fn sweep(context: &AgentContext) {
+    let Some(left) = left(context).await else { return };
     if left.is_nothing() {
         return;
     }
-    release(hands, &left.booked).await;
+    release(context, &left.booked).await;
     for (uid, path) in &left.cgroups {
-        if is_free(hands, uid) {
-            take(hands, "cgroup", path, remove_cgroup(hands, uid, path).await);
+        if is_free(context, uid) {
+            take(context, "cgroup", path, remove_cgroup(context, uid, path).await);
         }
     }
-    for uid in left.directories.iter().filter(|uid| is_free(hands, uid)) {
-        let (volumes, of) = (hands.volumes.clone(), uid.clone());
-        take(hands, "directory", uid, blocking(move || volumes.remove(&of)).await);
+    for uid in left.directories.iter().filter(|uid| is_free(context, uid)) {
+        let (volumes, of) = (context.volumes.clone(), uid.clone());
+        take(context, "directory", uid, blocking(move || volumes.remove(&of)).await);
     }
     for (uid, path) in &left.logs {
-        if is_free(hands, uid) {
+        if is_free(context, uid) {
             let of = path.clone();
             let done = blocking(move || remove_tree(&of)).await;
-            take(hands, "logs", &path.display().to_string(), done);
+            take(context, "logs", &path.display().to_string(), done);
         }
     }
 }
 
-/// Whether nobody of that uid came meanwhile.
-fn is_free(hands: &Hands, uid: &str) -> bool {
-    hands.known_pods.borrow().as_ref().is_some_and(|known| !known.contains(uid))
+/// Returns true if no pod with this UID has appeared in the meantime.
+fn is_free(context: &AgentContext, uid: &str) -> bool {
+    context.known_pods.borrow().as_ref().is_some_and(|known| !known.contains(uid))
 }
 
-/// Gives back what the book has for pods that are no more.
-async fn release(hands: &Hands, pods: &BTreeSet<String>) {
+/// Releases the allocations of pods that are gone.
+async fn release(context: &AgentContext, pods: &BTreeSet<String>) {
     let mut any = false;
-    for uid in pods.iter().filter(|uid| is_free(hands, uid)) {
-        let released = hands.book().release(&PodUid::new(uid));
+    for uid in pods.iter().filter(|uid| is_free(context, uid)) {
+        let released = context.book().release(&PodUid::new(uid));
         let done = released.map(|released| any |= released).map_err(|error| error.to_string());
-        take(hands, "book", uid, done);
+        take(context, "book", uid, done);
     }
     if any {
-        hands.note_booked();
-        // Nothing depends on a larger pool.
-        let _ = hands.follow_pool().await;
+        context.note_booked();
+        // Nothing depends on a larger shared pool.
+        let _ = context.follow_pool().await;
     }
 }
 
-async fn remove_cgroup(hands: &Hands, uid: &str, path: &str) -> Result<(), String> {
-    let Some(cgroups) = hands.cgroups.clone() else { return Ok(()) };
+async fn remove_cgroup(context: &AgentContext, uid: &str, path: &str) -> Result<(), String> {
+    let Some(cgroups) = context.cgroups.clone() else { return Ok(()) };
     let (uid, path) = (uid.to_owned(), path.to_owned());
     blocking(move || -> Result<(), String> {
         let processes = cgroups.host().processes(&path).map_err(|error| error.to_string())?;
@@ -167,13 +165,13 @@ async fn remove_cgroup(hands: &Hands, uid: &str, path: &str) -> Result<(), Strin
     .await
 }
 
-fn take(hands: &Hands, what: &'static str, of: &str, done: Result<(), String>) {
+fn take(context: &AgentContext, what: &'static str, of: &str, done: Result<(), String>) {
     match done {
         Ok(()) => {
-            hands.counters.left_behind.increment(&[what]);
-            info!(what, of, "removed what a pod that is gone had left");
+            context.metrics.left_behind.increment(&[what]);
+            info!(what, of, "removed leftovers of a deleted pod");
         }
-        Err(error) => warn!(what, of, error, "what a pod that is gone left cannot be removed"),
+        Err(error) => warn!(what, of, error, "failed to remove leftovers of a deleted pod"),
     }
 }
 
@@ -191,9 +189,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_belongs_to_nobody_is_left() {
+    fn only_traces_without_a_pod_are_leftovers() {
         let set = |uids: &[&str]| uids.iter().map(|&uid| uid.to_owned()).collect();
-        let all = Left {
+        let all = Leftovers {
             cgroups: [("a", "/kubepods/poda"), ("b", "/kubepods/burstable/podb")]
                 .map(|(uid, path)| (uid.to_owned(), path.to_owned()))
                 .into(),

@@ -1,16 +1,16 @@
-//! Cgroups of pods: what they are given ([`of_pod`], [`of_class`], [`of_all_pods`]), and [`PodCgroups`],
-//! which makes and removes them.
+//! Cgroups of pods: their limits ([`of_pod`], [`of_class`], [`of_all_pods`]), and [`PodCgroups`], which
+//! creates and removes them.
 //!
 //! ```text
-//!   kubepods                      what the node has for pods
+//!   kubepods                      the node's resources for pods
 //!   ├── pod<uid>                  Guaranteed
-//!   ├── burstable ── pod<uid>     as many shares as its pods request
-//!   └── besteffort ── pod<uid>    next to none
+//!   ├── burstable ── pod<uid>     the sum of its pods' CPU requests
+//!   └── besteffort ── pod<uid>    the minimum
 //! ```
 //!
-//! What is given is upstream's arithmetic, and pure. Containers' own cgroups are the runtime's. With the
-//! driver `systemd` all of this is made by systemd when the runtime asks for a scope in it; then only
-//! what was left over is removed here.
+//! The limits are computed as upstream does, and pure. The runtime creates the containers' own cgroups. With
+//! the driver `systemd`, systemd creates all slices when the runtime requests a scope in them; here only
+//! leftovers are removed.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,18 @@ use objects::resources::{CPU, MEMORY, huge_page_size};
 use objects::{QosClass, Quantity};
 
 use crate::runtime::lower::resources::{cpu_quota, cpu_shares, page_size_name};
-use crate::runtime::lower::{self, CgroupDriver, CgroupVersion, NodeFacts, PodInput, cgroup, qos};
-use crate::spec::{Amounts, Pod};
+use crate::runtime::lower::{
+    self, CgroupDriver, CgroupVersion, NodeEnvironment, PodInput, cgroup, qos,
+};
+use crate::spec::{Pod, ResourceList};
 
-/// The bytes all containers of a pod may use together; `None` if one of them has no limit.
+/// Returns the memory limit of a pod in bytes; `None` if one of its containers has no limit.
 #[must_use]
 pub fn memory_limit(pod: &Pod) -> Option<i64> {
     limit(pod, MEMORY).map(|limit| limit.value())
 }
 
-/// What all containers may use together. A Burstable pod has it only if every container does.
+/// Returns the limit of a pod. A Burstable pod has one only if every container has.
 fn limit(pod: &Pod, name: &str) -> Option<Quantity> {
     let limit = || crate::limits(pod).remove(name);
     match qos::class(pod) {
@@ -38,16 +40,16 @@ fn limit(pod: &Pod, name: &str) -> Option<Quantity> {
     }
 }
 
-/// Whether every container has a limit of its own, or the pod as a whole.
+/// Returns true if every container has its own limit, or the pod has a pod-level one.
 fn all_have_limit(pod: &Pod, name: &str) -> bool {
-    let is_set = |limits: &Amounts| limits.get(name).is_some_and(|of| !of.is_zero());
+    let is_set = |limits: &ResourceList| limits.get(name).is_some_and(|of| !of.is_zero());
     let mut containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     qos::pod_level(pod).is_some_and(|whole| is_set(&whole.limits))
         || containers.all(|container| is_set(&container.resources.limits))
 }
 
-/// What the cgroup of a pod is given; `pids` is `podPidsLimit`. Whatever is not said is without limit, so
-/// that a limit that was taken away goes.
+/// Returns the limits of a pod's cgroup; `pids` is `podPidsLimit`. Missing limits are set to unlimited, so
+/// that a removed limit takes effect.
 #[must_use]
 pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
     let (pod, facts) = (input.pod, input.facts);
@@ -57,7 +59,7 @@ pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
         QosClass::BestEffort => 0,
         QosClass::Guaranteed | QosClass::Burstable => milli(requests.get(CPU)),
     };
-    // CPUs of its own are limit enough.
+    // A pod with exclusive CPUs needs no quota.
     let is_exclusive = input.placed.values().any(|placed| placed.exclusive);
     let cpu_quota = facts.cpu_quota_period.map(|period| {
         let limit = limit(pod, CPU).filter(|_| !is_exclusive);
@@ -77,11 +79,11 @@ pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
     }
 }
 
-/// What the cgroup of a class is given for the pods of it that are on the node. Guaranteed pods have no
-/// such cgroup: theirs is [`of_all_pods`].
+/// Returns the limits of a QoS class's cgroup for its pods on the node. Guaranteed pods have no such cgroup:
+/// theirs is [`of_all_pods`].
 #[must_use]
 pub fn of_class<'a>(
-    facts: &NodeFacts,
+    facts: &NodeEnvironment,
     class: QosClass,
     pods: impl IntoIterator<Item = &'a Pod>,
 ) -> Limits {
@@ -102,10 +104,10 @@ pub fn of_class<'a>(
     }
 }
 
-/// What the cgroup of all pods is given: what the node has, without what is reserved for others, and with
-/// what is kept back for eviction.
+/// Returns the limits of the cgroup of all pods: the node's capacity minus reservations, without the eviction
+/// threshold.
 #[must_use]
-pub fn of_all_pods(facts: &NodeFacts, amounts: &Amounts, pids: Option<u64>) -> Limits {
+pub fn of_all_pods(facts: &NodeEnvironment, amounts: &ResourceList, pids: Option<u64>) -> Limits {
     let of = |name: &str| amounts.get(name);
     Limits {
         cpu_shares: of(CPU).map(|cpu| unsigned(cpu_shares(cpu.milli_value()))),
@@ -124,8 +126,8 @@ fn at(number: i64) -> Bound {
     Bound::At(unsigned(number))
 }
 
-/// A limit for every size of page there is; what was not asked for is 0.
-fn huge_pages(facts: &NodeFacts, amounts: &Amounts) -> BTreeMap<String, Bound> {
+/// Returns a limit for every huge page size of the kernel; 0 without a request.
+fn huge_pages(facts: &NodeEnvironment, amounts: &ResourceList) -> BTreeMap<String, Bound> {
     let of_size = |size: &i64| {
         let found = amounts.iter().find(|(name, _)| huge_page_size(name) == Some(*size));
         (page_size_name(*size), at(found.map_or(0, |(_, amount)| amount.value())))
@@ -133,14 +135,14 @@ fn huge_pages(facts: &NodeFacts, amounts: &Amounts) -> BTreeMap<String, Bound> {
     facts.huge_page_sizes.iter().map(of_size).collect()
 }
 
-/// Gate `MemoryQoS`: what is requested below is kept for it.
-fn protection(facts: &NodeFacts, request: i64) -> BTreeMap<String, String> {
+/// Gate `MemoryQoS`: protects the requested memory.
+fn protection(facts: &NodeEnvironment, request: i64) -> BTreeMap<String, String> {
     let is_on = facts.memory_throttling.is_some() && facts.cgroups.version == CgroupVersion::V2;
     let file = (is_on && request > 0).then(|| ("memory.min".to_owned(), request.to_string()));
     file.into_iter().collect()
 }
 
-/// The cgroups of the pods of a node. All methods block.
+/// The cgroups of a node's pods. All methods block.
 #[derive(Debug, Clone)]
 pub struct PodCgroups {
     cgroups: Cgroups,
@@ -158,16 +160,16 @@ impl PodCgroups {
         &self.cgroups
     }
 
-    /// What all pods use together; `None` if nobody counts it.
+    /// Returns the usage of all pods together; `None` if it is not accounted.
     #[must_use]
     pub fn used_by_all(&self) -> Option<Usage> {
         self.cgroups.usage(&cgroup::of_all_pods(&self.names)).ok().flatten()
     }
 
-    /// Makes the cgroups of all pods and of the classes, or gives them new limits.
+    /// Creates the cgroups of all pods and of the classes, or updates their limits.
     pub fn ensure_classes<'a>(
         &self,
-        facts: &NodeFacts,
+        facts: &NodeEnvironment,
         all: &Limits,
         pods: impl IntoIterator<Item = &'a Pod>,
     ) -> Result<(), CgroupError> {
@@ -181,7 +183,7 @@ impl PodCgroups {
         self.cgroups.ensure(&cgroup::of_class(&self.names, QosClass::BestEffort), &best_effort)
     }
 
-    /// Makes the cgroup of a pod, or gives it new limits.
+    /// Creates the cgroup of a pod, or updates its limits.
     pub fn ensure_pod(&self, input: &PodInput<'_>, pids: Option<u64>) -> Result<(), CgroupError> {
         if self.is_systemd() {
             return Ok(());
@@ -189,7 +191,7 @@ impl PodCgroups {
         self.cgroups.ensure(&self.path(input.pod), &of_pod(input, pids))
     }
 
-    /// Gives the cgroup of a pod other limits, if it has one: systemd's are made with containers.
+    /// Updates the limits of a pod's cgroup, if it exists: systemd's are created with the containers.
     pub fn limit_pod(&self, pod: &Pod, limits: &Limits) -> Result<(), CgroupError> {
         let path = self.path(pod);
         if !self.cgroups.exists(&path) {
@@ -198,13 +200,13 @@ impl PodCgroups {
         self.cgroups.update(&path, limits)
     }
 
-    /// The cgroup of a pod.
+    /// Returns the cgroup of a pod.
     #[must_use]
     pub fn path(&self, pod: &Pod) -> String {
         cgroup::parent(&self.names, qos::class(pod), &pod.metadata.uid)
     }
 
-    /// Removes the cgroup of a pod, of whichever class, and kills what is left in it.
+    /// Removes the cgroup of a pod, of any class, and kills the processes in it.
     pub fn remove_pod(&self, uid: &str) -> Result<(), CgroupError> {
         for class in CLASSES {
             self.cgroups.remove(&cgroup::parent(&self.names, class, uid))?;
@@ -212,7 +214,7 @@ impl PodCgroups {
         Ok(())
     }
 
-    /// The pods that have a cgroup, whether they are known or not, by UID with its path.
+    /// Returns all pods that have a cgroup, known or not, as UID and path.
     pub fn pods(&self) -> Result<BTreeMap<String, String>, CgroupError> {
         let mut found = BTreeMap::new();
         for class in CLASSES {

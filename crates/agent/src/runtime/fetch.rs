@@ -1,8 +1,8 @@
-//! One HTTP GET, for probes and hooks: [`get`], with the rules and error texts of the kubelet's client.
+//! HTTP GET for probes and hooks: [`get`], with the rules and error texts of the kubelet's client.
 //!
-//! A connection for every request, certificates are not verified, redirects are followed on the same
-//! host only, and of the body no more than is worth keeping is read. HTTP/1.1 only, no proxies. What
-//! a status means is for the caller to say.
+//! Every request has its own connection. Certificates are not verified, redirects are followed only on the
+//! same host, and only the beginning of the body is read. HTTP/1.1 only, no proxies. The caller interprets
+//! the status.
 
 use std::fmt;
 use std::future::Future;
@@ -25,18 +25,18 @@ mod url;
 mod write_first;
 
 pub(crate) use url::Url;
-use write_first::{AskFirst, Heard};
+use write_first::{ReceivedBytes, WriteFirst};
 
-/// The version of Kubernetes whose client this is, for servers that look at the agent's name.
+/// The Kubernetes version in the `User-Agent` header.
 pub(crate) const VERSION: &str = "1.37";
 
-/// How much of a body is read: upstream's figure.
+/// The largest part of a body that is read. Upstream's value.
 const BODY_LIMIT: usize = 10 * 1024;
 
-/// How many requests a chain of redirects may have: that of Go's client.
+/// The largest number of requests in a chain of redirects. The value of Go's client.
 const REDIRECTS: usize = 10;
 
-/// What is to be fetched.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Get {
     pub url: Url,
@@ -46,12 +46,12 @@ pub(crate) struct Get {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Got {
+pub(crate) struct FetchResponse {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
-/// Why there is no answer. Display is the text of Go's client.
+/// The error of a request. `Display` is the text of Go's client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Get \"{url}\": {failure}")]
 pub(crate) struct GetError {
@@ -72,7 +72,7 @@ pub(crate) enum Failure {
 }
 
 impl Get {
-    /// The request of a probe or hook of `container`; the error is upstream's text.
+    /// Returns the request of a probe or hook of `container`; the error is upstream's text.
     pub(crate) fn new(
         action: &HttpGetAction,
         container: &Container,
@@ -96,7 +96,7 @@ impl Get {
     }
 }
 
-/// A port by number or by name, with upstream's errors.
+/// Resolves a port by number or by name, with upstream's errors.
 pub(crate) fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => *number,
@@ -115,9 +115,9 @@ pub(crate) fn port(port: &IntOrString, container: &Container) -> Result<u16, Str
     }
 }
 
-/// Fetches, following redirects on the same host. `None` waits for as long as it takes.
-pub(crate) async fn get(get: &Get, timeout: Option<Duration>) -> Result<Got, GetError> {
-    // Upstream names the request under way, not the first one.
+/// Sends a request and follows redirects on the same host. `None` is no timeout.
+pub(crate) async fn get(get: &Get, timeout: Option<Duration>) -> Result<FetchResponse, GetError> {
+    // Upstream reports the URL of the current request, not of the first one.
     let mut url = get.url.clone();
     let chain = follow(get, &mut url);
     let outcome = match timeout {
@@ -130,7 +130,7 @@ pub(crate) async fn get(get: &Get, timeout: Option<Duration>) -> Result<Got, Get
     outcome.map_err(|failure| GetError { url: url.to_string(), failure })
 }
 
-async fn follow(get: &Get, url: &mut Url) -> Result<Got, Failure> {
+async fn follow(get: &Get, url: &mut Url) -> Result<FetchResponse, Failure> {
     let mut referer = None;
     let mut host = get.header("host").map(str::to_owned);
     for _ in 0..REDIRECTS {
@@ -145,7 +145,7 @@ async fn follow(get: &Get, url: &mut Url) -> Result<Got, Failure> {
         if !relative {
             host = None;
         }
-        // Where one came from is not told to a server without encryption by one with it.
+        // An HTTPS URL is not sent as referrer to a server without TLS.
         referer = (!url.is_https() || location.is_https()).then(|| url.to_string());
         *url = location;
     }
@@ -172,7 +172,7 @@ fn request(
         headers.push(("Accept", "*/*"));
     }
     headers.extend(referer.filter(|_| get.header("referer").is_none()).map(|r| ("Referer", r)));
-    // An empty Accept says that there shall be none.
+    // An empty `Accept` suppresses the header.
     let own = get.headers.iter().filter(|(name, value)| {
         let empty_accept = name.eq_ignore_ascii_case("accept") && value.is_empty();
         !name.eq_ignore_ascii_case("host") && !empty_accept
@@ -187,15 +187,15 @@ fn request(
     request.body(Empty::new()).map_err(|error| Failure::Other(error.to_string()))
 }
 
-struct Exchanged {
-    got: Got,
-    /// Where a redirect leads to.
+struct Exchange {
+    got: FetchResponse,
+    /// The target of a redirect.
     location: Option<String>,
 }
 
-async fn exchange(url: &Url, request: Request<Empty<Bytes>>) -> Result<Exchanged, Failure> {
+async fn exchange(url: &Url, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
     let stream = messages::dial(url.host(), url.port()).await.map_err(Failure::Other)?;
-    let ends = Ends::of(&stream);
+    let ends = Endpoints::of(&stream);
     if url.is_https() {
         let stream = tls::connect(stream, url.host()).await?;
         converse(stream, request, &ends).await
@@ -204,19 +204,19 @@ async fn exchange(url: &Url, request: Request<Empty<Bytes>>) -> Result<Exchanged
     }
 }
 
-/// The two ends of a connection, for texts.
-struct Ends(String);
+/// The two ends of a connection, for error texts.
+struct Endpoints(String);
 
-impl Ends {
-    fn of(stream: &TcpStream) -> Ends {
+impl Endpoints {
+    fn of(stream: &TcpStream) -> Endpoints {
         let text = |end: std::io::Result<std::net::SocketAddr>| {
             end.map_or_else(|_| "?".to_owned(), |end| end.to_string())
         };
-        Ends(format!("{}->{}", text(stream.local_addr()), text(stream.peer_addr())))
+        Endpoints(format!("{}->{}", text(stream.local_addr()), text(stream.peer_addr())))
     }
 }
 
-impl fmt::Display for Ends {
+impl fmt::Display for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -225,10 +225,10 @@ impl fmt::Display for Ends {
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Empty<Bytes>>,
-    ends: &Ends,
-) -> Result<Exchanged, Failure> {
-    let heard = Heard::default();
-    let stream = AskFirst::new(stream, heard.clone());
+    ends: &Endpoints,
+) -> Result<Exchange, Failure> {
+    let heard = ReceivedBytes::default();
+    let stream = WriteFirst::new(stream, heard.clone());
     let broken =
         |error: &hyper::Error| Failure::Other(messages::broken(error, &ends.0, &heard.line()));
     let mut builder = hyper::client::conn::http1::Builder::new();
@@ -242,8 +242,8 @@ async fn converse(
     answer.map_err(|error| broken(&error))
 }
 
-/// Polls the connection for as long as the answer needs it. No task is spawned, so that nothing is
-/// left behind when time is up.
+/// Polls the connection until the answer is complete. No task is spawned, so that nothing is left behind
+/// after a timeout.
 async fn drive<T>(connection: impl Future, answer: impl Future<Output = T>) -> T {
     let mut connection = pin!(connection);
     let mut answer = pin!(answer);
@@ -253,7 +253,7 @@ async fn drive<T>(connection: impl Future, answer: impl Future<Output = T>) -> T
     }
 }
 
-async fn read(response: Response<Incoming>) -> Result<Exchanged, hyper::Error> {
+async fn read(response: Response<Incoming>) -> Result<Exchange, hyper::Error> {
     let status = response.status().as_u16();
     let leads_on = matches!(status, 301 | 302 | 303 | 307 | 308);
     let location = response.headers().get(http::header::LOCATION).filter(|_| leads_on);
@@ -266,7 +266,7 @@ async fn read(response: Response<Incoming>) -> Result<Exchanged, hyper::Error> {
             body.extend_from_slice(&data[..data.len().min(BODY_LIMIT - body.len())]);
         }
     }
-    Ok(Exchanged { got: Got { status, body }, location })
+    Ok(Exchange { got: FetchResponse { status, body }, location })
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! Lifecycle hooks: [`run`] does what `postStart` or `preStop` of a container asks for.
+//! Lifecycle hooks: [`run`] executes `postStart` or `preStop` of a container.
 //!
-//! A hook that fails is told as an Event with a fixed text; what was wrong is for the log. How long a
-//! hook may take is the caller's to say: there is no limit here, as there is none upstream.
+//! A failed hook is reported as an Event with a fixed text; the error is logged. As upstream, there is no
+//! timeout; the caller can set one.
 
 use std::time::Duration;
 
 use cri::v1;
 use thiserror::Error;
 
-use crate::observability::events::Told;
+use crate::observability::events::AgentEvent;
 use crate::runtime::fetch::{self, Failure, Get, GetError};
 use crate::spec::{Container, ExecAction, Handler, HttpGetAction, IntOrString, TcpSocketAction};
 
-/// When a hook is run.
+/// The kind of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     PostStart,
@@ -20,7 +20,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// What the container wants done then.
+    /// Returns the container's handler of this hook.
     #[must_use]
     pub fn of(self, container: &Container) -> Option<&Handler> {
         match self {
@@ -29,17 +29,17 @@ impl Hook {
         }
     }
 
-    /// What people are told if it fails.
+    /// Returns the event for a failure.
     #[must_use]
-    pub fn failed(self) -> Told {
+    pub fn failed(self) -> AgentEvent {
         match self {
-            Hook::PostStart => Told::PostStartFailed,
-            Hook::PreStop => Told::PreStopFailed,
+            Hook::PostStart => AgentEvent::PostStartFailed,
+            Hook::PreStop => AgentEvent::PreStopFailed,
         }
     }
 }
 
-/// Why a hook failed, in upstream's words as far as it has some.
+/// The error of a hook, with upstream's text where it has one.
 #[derive(Debug, Error)]
 pub enum HookError {
     #[error("command '{command}' exited with {code}: {errors}")]
@@ -50,7 +50,7 @@ pub enum HookError {
     Request(String),
     #[error("{0}")]
     Http(String),
-    /// A socket is only known to probes.
+    /// Only probes support sockets.
     #[error(
         "invalid handler: &LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{},Sleep:nil,}}",
         socket(.0.as_ref())
@@ -58,7 +58,7 @@ pub enum HookError {
     NoHandler(Option<TcpSocketAction>),
 }
 
-/// What is said of a container whose hook failed, in upstream's words.
+/// Returns upstream's message for a container whose hook failed.
 #[must_use]
 pub fn told(handler: &Handler, container: &str, pod: &str, error: &HookError) -> String {
     let failed = format!("for Container {container:?} in Pod {pod:?} failed - error: {error}");
@@ -76,7 +76,7 @@ pub fn told(handler: &Handler, container: &str, pod: &str, error: &HookError) ->
     }
 }
 
-/// A socket as Go prints it: a port is a kind, a number and a name.
+/// Formats a socket as Go does: a port is a kind, a number and a name.
 fn socket(action: Option<&TcpSocketAction>) -> String {
     let Some(TcpSocketAction { port, host }) = action else { return "nil".to_owned() };
     let port = match port {
@@ -86,7 +86,7 @@ fn socket(action: Option<&TcpSocketAction>) -> String {
     format!("&TCPSocketAction{{Port:{port},Host:{host},}}")
 }
 
-/// Runs a hook to its end.
+/// Runs a hook to completion.
 pub async fn run(
     runtime: &cri::Client,
     handler: &Handler,
@@ -127,7 +127,7 @@ async fn exec(runtime: &cri::Client, action: &ExecAction, id: &str) -> Result<()
     }
 }
 
-/// Any answer will do, whatever its status.
+/// Any response is a success, whatever its status.
 async fn http_get(
     action: &HttpGetAction,
     container: &Container,
@@ -137,8 +137,8 @@ async fn http_get(
     let failed = |error: GetError| HookError::Http(error.to_string());
     match fetch::get(&get, None).await {
         Ok(_) => Ok(()),
-        // Hooks once were sent without encryption whatever the scheme; upstream still lets servers
-        // have it so, but not with credentials.
+        // Hooks used to be sent without TLS whatever the scheme. Upstream still falls back to that, but
+        // without credentials.
         Err(GetError { failure: Failure::NotTls, .. }) => {
             let mut plain = Get { url: get.url.without_tls(), ..get };
             plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));

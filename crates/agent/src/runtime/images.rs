@@ -1,8 +1,7 @@
-//! Images of containers: [`Images`], which finds one or has it pulled, as the pull policy says.
+//! Images of containers: [`Images`] finds or pulls them, according to the pull policy.
 //!
-//! Pulls are few at a time, and an image that could not be had is not asked for again at once. Registries'
-//! credentials come from the pod's pull secrets ([`credentials`]). Which images are removed is decided
-//! elsewhere.
+//! The number of concurrent pulls is limited, and a failed pull is not retried immediately. Registry
+//! credentials come from the pod's pull secrets ([`credentials`]). Image garbage collection is elsewhere.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use cri::v1;
 use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, nanos};
-use crate::observability::events::Told;
+use crate::observability::events::AgentEvent;
 use crate::pods::backoff::Backoff;
 use crate::runtime::lower::ImageUser;
 
@@ -20,42 +19,42 @@ mod name;
 
 pub use name::{NameError, with_tag};
 
-/// An image that is there.
+/// An image that is present in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Present {
-    /// What the runtime knows it by.
+pub struct PresentImage {
+    /// The ID of the image in the runtime.
     pub id: String,
     pub user: ImageUser,
 }
 
-/// What became of looking for an image.
+/// The result of looking up an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    Present(Present),
-    /// It is not there, or may be outdated; this is its full name.
+pub enum ImageLookup {
+    Present(PresentImage),
+    /// It is missing, or may be outdated; this is its full name.
     ToPull(String),
 }
 
-/// Why an image is not there: reason and message of the waiting container.
+/// The reason and message of a container that waits for an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Missing {
+pub struct ImageError {
     pub reason: &'static str,
     pub message: String,
 }
 
-/// What is asked for.
+/// A request for an image.
 #[derive(Debug, Clone)]
-pub struct Wanted<'a> {
-    /// As the container has it.
+pub struct ImageRequest<'a> {
+    /// The name in the container's spec.
     pub image: &'a str,
     /// `Always`, `IfNotPresent` or `Never`.
     pub policy: &'a str,
-    /// Apart from others: failures of one pod do not keep another one waiting.
+    /// Part of the back-off key: failures of one pod do not delay another.
     pub pod_uid: &'a str,
     /// The request to pull it, without credentials.
     pub request: &'a v1::PullImageRequest,
-    /// To be tried one after the other.
+    /// Tried one after the other.
     pub credentials: &'a [v1::AuthConfig],
 }
 
@@ -65,18 +64,18 @@ pub struct Images {
     runtime: cri::Client,
     clock: Arc<dyn Clock>,
     backoff: Mutex<Backoffs>,
-    /// How many pulls there are at a time.
+    /// Limits the number of concurrent pulls.
     pulls: Semaphore,
 }
 
 #[derive(Debug)]
 struct Backoffs {
     waits: Backoff,
-    /// When a pull last failed, and how.
+    /// The time and error of the last failed pull.
     failures: std::collections::BTreeMap<String, (i64, String)>,
 }
 
-/// The longest wait between two pulls of one image. Upstream's figure.
+/// The longest wait between two pulls of one image. Upstream's value.
 const LONGEST: Duration = Duration::from_secs(300);
 
 impl Images {
@@ -91,78 +90,78 @@ impl Images {
         }
     }
 
-    /// The image, or that it has to be pulled. What there is to tell goes to `tell`.
+    /// Returns the image, or that it must be pulled. Events are passed to `tell`.
     pub async fn find(
         &self,
-        wanted: &Wanted<'_>,
-        tell: &(dyn Fn(Told) + Send + Sync),
-    ) -> Result<Found, Missing> {
+        wanted: &ImageRequest<'_>,
+        tell: &(dyn Fn(AgentEvent) + Send + Sync),
+    ) -> Result<ImageLookup, ImageError> {
         let image = wanted.image.to_owned();
         let full = with_tag(&image).map_err(|error| {
             let error = error.to_string();
-            let told = Told::BadImageName { image: image.clone(), error };
+            let told = AgentEvent::BadImageName { image: image.clone(), error };
             let message = told.to_string();
             tell(told);
-            Missing { reason: "InvalidImageName", message }
+            ImageError { reason: "InvalidImageName", message }
         })?;
         let spec = v1::ImageSpec { image: full.clone(), ..Default::default() };
         let found = self.status(spec.clone()).await.map_err(|error| {
             let message = format!("Failed to inspect image {image:?}: {}", error.rpc_text());
-            Missing { reason: "ImageInspectError", message }
+            ImageError { reason: "ImageInspectError", message }
         })?;
         match (found, wanted.policy) {
             (Some(present), "IfNotPresent" | "Never") => {
-                tell(Told::AlreadyPresent { image });
-                Ok(Found::Present(present))
+                tell(AgentEvent::AlreadyPresent { image });
+                Ok(ImageLookup::Present(present))
             }
             (None, "Never") => {
-                let told = Told::NeverPull { image };
+                let told = AgentEvent::NeverPull { image };
                 let message = told.to_string();
                 tell(told);
-                Err(Missing { reason: "ErrImageNeverPull", message })
+                Err(ImageError { reason: "ErrImageNeverPull", message })
             }
-            _ => Ok(Found::ToPull(full)),
+            _ => Ok(ImageLookup::ToPull(full)),
         }
     }
 
-    async fn status(&self, image: v1::ImageSpec) -> Result<Option<Present>, cri::Error> {
+    async fn status(&self, image: v1::ImageSpec) -> Result<Option<PresentImage>, cri::Error> {
         let request = v1::ImageStatusRequest { image: Some(image), verbose: false };
         let found = self.runtime.call(request).await?.image;
-        Ok(found.map(|image| Present { user: user_of(&image), id: image.id }))
+        Ok(found.map(|image| PresentImage { user: user_of(&image), id: image.id }))
     }
 
     fn backoffs(&self) -> std::sync::MutexGuard<'_, Backoffs> {
         self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pulls an image by its full name, unless that failed not long ago.
+    /// Pulls an image by its full name, unless it is in back-off.
     pub async fn pull(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &ImageRequest<'_>,
         full: &str,
-        tell: &(dyn Fn(Told) + Send + Sync),
-    ) -> Result<Present, Missing> {
+        tell: &(dyn Fn(AgentEvent) + Send + Sync),
+    ) -> Result<PresentImage, ImageError> {
         let image = wanted.image.to_owned();
         let key = format!("{}_{image}", wanted.pod_uid);
         if let Some(before) = self.kept_waiting(&key) {
-            let told = Told::PullBackOff { image };
+            let told = AgentEvent::PullBackOff { image };
             let message = format!("{told}: ErrImagePull: {before}");
             tell(told);
-            return Err(Missing { reason: "ImagePullBackOff", message });
+            return Err(ImageError { reason: "ImagePullBackOff", message });
         }
         let asked = Instant::now();
-        tell(Told::Pulling { image: image.clone() });
-        // Closed only when the agent ends.
+        tell(AgentEvent::Pulling { image: image.clone() });
+        // The semaphore is closed only when the agent stops.
         let Ok(_permit) = self.pulls.acquire().await else {
-            let message = "the agent is ending".to_owned();
-            return Err(Missing { reason: "ErrImagePull", message });
+            let message = "the agent is stopping".to_owned();
+            return Err(ImageError { reason: "ErrImagePull", message });
         };
         let begun = Instant::now();
         match self.pull_with_any(wanted, full).await {
             Ok(present) => {
                 let bytes = self.size(full).await;
                 let (took, waited) = (begun.elapsed(), asked.elapsed());
-                tell(Told::Pulled { image, took, waited, bytes });
+                tell(AgentEvent::Pulled { image, took, waited, bytes });
                 let mut backoffs = self.backoffs();
                 backoffs.failures.remove(&key);
                 backoffs.waits.forget(&key);
@@ -170,18 +169,18 @@ impl Images {
             }
             Err(error) => {
                 let text = pull_text(&error);
-                tell(Told::PullFailed { image, error: text.clone() });
+                tell(AgentEvent::PullFailed { image, error: text.clone() });
                 let now = nanos(self.clock.now());
                 let mut backoffs = self.backoffs();
                 backoffs.waits.next(&key, now, now);
                 backoffs.failures.retain(|_, (at, _)| now - *at < 2 * nanos_of(LONGEST));
                 backoffs.failures.insert(key, (now, text.clone()));
-                Err(Missing { reason: "ErrImagePull", message: text })
+                Err(ImageError { reason: "ErrImagePull", message: text })
             }
         }
     }
 
-    /// What went wrong last, while it is not to be tried again.
+    /// Returns the last error while the pull is in back-off.
     fn kept_waiting(&self, key: &str) -> Option<String> {
         let backoffs = self.backoffs();
         let (at, error) = backoffs.failures.get(key)?;
@@ -189,7 +188,11 @@ impl Images {
         waits.then(|| error.clone())
     }
 
-    async fn pull_with_any(&self, wanted: &Wanted<'_>, full: &str) -> Result<Present, cri::Error> {
+    async fn pull_with_any(
+        &self,
+        wanted: &ImageRequest<'_>,
+        full: &str,
+    ) -> Result<PresentImage, cri::Error> {
         let mut tries: Vec<Option<v1::AuthConfig>> =
             wanted.credentials.iter().cloned().map(Some).collect();
         if tries.is_empty() {
@@ -223,14 +226,14 @@ fn nanos_of(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Upstream shows the code only where it says more than "unknown".
+/// Formats a pull error. Upstream shows the code only if it is not `Unknown`.
 fn pull_text(error: &cri::Error) -> String {
     match error.code {
         cri::Code::Unknown => error.message.clone(),
         _ => error.rpc_text(),
     }
 }
-/// Whom an image runs as: an id, a name, or root if it says neither.
+/// Returns the user of an image: an ID, a name, or root if it has neither.
 fn user_of(image: &v1::Image) -> ImageUser {
     let uid = image.uid.as_ref().map(|uid| uid.value);
     let root = image.username.is_empty().then_some(0);
@@ -242,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_that_names_nobody_runs_as_root() {
+    fn image_without_a_user_runs_as_root() {
         let check = |uid: Option<i64>, name: &str, expected: Option<i64>| {
             let uid = uid.map(|value| v1::Int64Value { value });
             let image = v1::Image { uid, username: name.to_owned(), ..Default::default() };

@@ -1,11 +1,10 @@
-//! Logs of containers, as the runtime writes them to files.
+//! Logs of containers, in the files that the runtime writes.
 //!
 //! - [`line`]: one line of such a file.
-//! - [`reader`]: what `kubectl logs` is told of it: the last lines, since when, and what is still to
-//!   come, over rotations.
-//! - [`rotate`]: keeps files from growing without end.
+//! - [`reader`]: serves `kubectl logs`: tail, since and follow, across rotations.
+//! - [`rotate`]: limits the size of files.
 //!
-//! Whose log a file is, and who may read it, is known elsewhere.
+//! Ownership of and access to logs are checked elsewhere.
 
 pub mod line;
 pub mod reader;

@@ -1,16 +1,16 @@
-//! A pod with its placement as requests of the CRI: [`sandbox()`], [`container()`], [`update`].
+//! Lowers a pod with its placement to CRI requests: [`sandbox()`], [`container()`], [`update`].
 //!
 //! ```text
-//!   Pod + NodeFacts + Placed ──▶ sandbox    ──▶ PodSandboxConfig
-//!     + image, volumes, configs, services ──▶ container ──▶ ContainerConfig
-//!     + a change                          ──▶ update    ──▶ Update…ResourcesRequest
+//!   Pod, NodeEnvironment, ContainerAffinity ──▶ sandbox   ──▶ PodSandboxConfig
+//!     + image, volumes, configs, services   ──▶ container ──▶ ContainerConfig
+//!     + a change                            ──▶ update    ──▶ Update…ResourcesRequest
 //! ```
 //!
-//! Says what the kubelet says, in its order, so that runtimes and whoever reads their labels see no
-//! difference. Pure: what has to be read from the machine or the API comes in as values
-//! ([`NodeFacts`], [`Configs`], [`Mounted`]). It makes no directory, draws no random name, sends
-//! nothing, and does not choose the runtime handler. QoS-class resources go out as fields of the
-//! extension; `cri::ClassSupport` puts them into the form that a runtime understands.
+//! The requests equal the kubelet's, including their order, so that runtimes and readers of labels see no
+//! difference. Pure: values of the machine and the API are arguments ([`NodeEnvironment`], [`Configs`],
+//! [`MountedVolumes`]). It creates no directories, generates no random names, sends nothing, and does not
+//! choose the runtime handler. Classes of QoS resources are set in the fields of the extension;
+//! `cri::ClassSupport` converts them into the form that a runtime understands.
 
 use cri::v1;
 use thiserror::Error;
@@ -39,15 +39,16 @@ pub use container::container;
 pub use dns::DnsNotice;
 pub use hash::hash;
 pub use input::{
-    Attached, CgroupDriver, CgroupVersion, Cgroups, Configs, ContainerInput, Dns, EnvFile, IdRange,
-    ImageUser, Mounted, MountedVolume, NodeFacts, Origin, Placed, PodInput, Source, SwapBehavior,
+    CgroupDriver, CgroupVersion, Cgroups, ConfigSource, Configs, ContainerAffinity, ContainerInput,
+    DeviceAttachments, Dns, EnvFile, IdRange, ImageUser, MountedVolume, MountedVolumes,
+    NodeEnvironment, PodInput, PodSource, SwapBehavior,
 };
 pub use sandbox::{Sandbox, sandbox};
 pub use security::verify_run_as_non_root;
 pub use service_links::{Service, ServicePort};
 
-/// Why a pod cannot be put into words of the CRI. The texts are upstream's: they end up in Events and
-/// in the waiting message of containers.
+/// The reason why a pod cannot be lowered. The texts are upstream's: they appear in Events and in the waiting
+/// message of containers.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LowerError {
     #[error("configmap {name:?} not found")]
@@ -122,7 +123,7 @@ pub enum LowerError {
     HostProcessNetwork,
 }
 
-/// The request for an image of a container. Credentials are the caller's to add.
+/// Returns the request to pull an image of a container. The caller adds credentials.
 #[must_use]
 pub fn pull(
     input: &PodInput<'_>,

@@ -1,18 +1,18 @@
-//! A pod as the runtime has it: [`PodSeen`], with its sandboxes and containers, newest first.
+//! The state of a pod in the runtime: [`RuntimePod`], with its sandboxes and containers, newest first.
 //!
-//! Made from the runtime's lists and statuses; times are nanoseconds since 1970, as the CRI has them.
-//! Does not ask the runtime itself.
+//! Built from the runtime's lists and statuses. Times are nanoseconds since 1970, as in the CRI. This module
+//! does not call the runtime.
 
-/// A container's or sandbox's id in the runtime.
+/// The ID of a container or sandbox in the runtime.
 pub type RuntimeId = String;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SandboxSeen {
+pub struct RuntimeSandbox {
     pub id: RuntimeId,
     pub attempt: u32,
     pub ready: bool,
     pub created_at: i64,
-    /// Empty with host networking, and while there is no network.
+    /// Empty with host networking, and without a network.
     pub ips: Vec<String>,
     pub host_network: bool,
 }
@@ -26,32 +26,32 @@ pub enum ContainerState {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct ContainerSeen {
+pub struct RuntimeContainer {
     pub id: RuntimeId,
     pub sandbox: RuntimeId,
     pub name: String,
-    /// How many containers of this name there were before.
+    /// The number of previous containers of this name.
     pub attempt: u32,
     pub state: ContainerState,
     pub created_at: i64,
     pub started_at: i64,
     pub finished_at: i64,
     pub exit_code: i32,
-    /// The runtime's word for how it ended, such as `OOMKilled`.
+    /// The runtime's reason for its exit, such as `OOMKilled`.
     pub reason: String,
     pub message: String,
-    /// The image as it was asked for, and what the runtime made of it.
+    /// The requested image, and its ID in the runtime.
     pub image: String,
     pub image_id: String,
-    /// What the agent made of the container's spec when it created it.
+    /// The hash of the container's spec when the agent created it.
     pub hash: String,
 }
 
-impl ContainerSeen {
-    /// One that was just made and started, and is not in any list yet.
+impl RuntimeContainer {
+    /// Returns a container that was just created and started, and is not in any list yet.
     #[must_use]
-    pub(crate) fn started(id: &RuntimeId, name: &str) -> ContainerSeen {
-        ContainerSeen {
+    pub(crate) fn started(id: &RuntimeId, name: &str) -> RuntimeContainer {
+        RuntimeContainer {
             id: id.clone(),
             sandbox: RuntimeId::new(),
             name: name.to_owned(),
@@ -74,7 +74,7 @@ impl ContainerSeen {
         self.state == ContainerState::Running
     }
 
-    /// Ended, and not well.
+    /// Returns true if it exited with an error or was lost.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         match self.state {
@@ -90,46 +90,49 @@ impl ContainerSeen {
     }
 }
 
-/// All the runtime has of a pod.
+/// The complete state of a pod in the runtime.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct PodSeen {
+pub struct RuntimePod {
     /// Newest first.
-    pub sandboxes: Vec<SandboxSeen>,
+    pub sandboxes: Vec<RuntimeSandbox>,
     /// Newest first.
-    pub containers: Vec<ContainerSeen>,
+    pub containers: Vec<RuntimeContainer>,
 }
 
-impl PodSeen {
-    /// Puts everything in order.
+impl RuntimePod {
+    /// Sorts sandboxes and containers.
     #[must_use]
-    pub fn new(mut sandboxes: Vec<SandboxSeen>, mut containers: Vec<ContainerSeen>) -> PodSeen {
-        // Attempts tell apart what the clock does not.
+    pub fn new(
+        mut sandboxes: Vec<RuntimeSandbox>,
+        mut containers: Vec<RuntimeContainer>,
+    ) -> RuntimePod {
+        // Attempts order those with equal times.
         sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
         containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.attempt)));
-        PodSeen { sandboxes, containers }
+        RuntimePod { sandboxes, containers }
     }
 
-    /// The newest container of a name.
+    /// Returns the newest container of a name.
     #[must_use]
-    pub fn container(&self, name: &str) -> Option<&ContainerSeen> {
+    pub fn container(&self, name: &str) -> Option<&RuntimeContainer> {
         self.containers.iter().find(|container| container.name == name)
     }
 
-    /// The one before the newest.
+    /// Returns the container before the newest.
     #[must_use]
-    pub fn previous(&self, name: &str) -> Option<&ContainerSeen> {
+    pub fn previous(&self, name: &str) -> Option<&RuntimeContainer> {
         self.containers.iter().filter(|container| container.name == name).nth(1)
     }
 
     #[must_use]
-    pub fn newest_sandbox(&self) -> Option<&SandboxSeen> {
+    pub fn newest_sandbox(&self) -> Option<&RuntimeSandbox> {
         self.sandboxes.first()
     }
 
-    /// Whether anything of the pod may be running.
+    /// Returns true if any container or sandbox of the pod may be running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.sandboxes.iter().any(|sandbox| sandbox.ready)
-            || self.containers.iter().any(ContainerSeen::is_running)
+            || self.containers.iter().any(RuntimeContainer::is_running)
     }
 }

@@ -1,13 +1,13 @@
-//! Asks containers how they are: [`Probes`], one for the agent, follows the pods it is told of and
-//! reports what changes ([`ProbeReport`]).
+//! Probes of containers: [`Probes`], one for the agent, probes the pods that workers register and reports
+//! changed results ([`ProbeReport`]).
 //!
 //! ```text
-//!   worker ──follow──▶ table of cycles ──due──▶ ask (exec, HTTP, TCP, gRPC) ──answer──▶ report ──▶ worker
+//!   worker ──follow──▶ table of cycles ──due──▶ probe (exec, HTTP, TCP, gRPC) ──outcome──▶ report ──▶ worker
 //! ```
 //!
-//! One task keeps one timer for all probes; only questions under way are tasks of their own. Until the
-//! first report a container is alive, not ready, and whether it has started is unknown unless it has no
-//! startup probe. Restarts nothing: it says what probes said.
+//! One task has one timer for all probes; only running probes have their own tasks. Before the first report,
+//! a container is alive and not ready; its startup is unknown if it has a startup probe. Restarting
+//! containers is left to the workers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::observability::events::{ProbeKind, Told};
+use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::observability::prometheus::{Counter, Registry};
 use crate::runtime::observed::RuntimeId;
 use crate::spec::{Container, Pod, Probe};
@@ -26,10 +26,10 @@ mod grpc;
 mod table;
 
 use cycle::Millis;
-use execute::{Answer, Question};
-use table::{Asked, Now, Table};
+use execute::{ProbeInput, ProbeOutcome};
+use table::{ProbeRequest, ProbeTime, Table};
 
-/// A container that runs now.
+/// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTarget {
     pub name: String,
@@ -38,7 +38,7 @@ pub struct ProbeTarget {
     pub started_at: i64,
 }
 
-/// Something a probe has to say.
+/// A changed result or an event of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
     /// The pod's UID.
@@ -48,29 +48,29 @@ pub struct ProbeReport {
     pub kind: ProbeKind,
     /// The probe's result, if it has changed.
     pub healthy: Option<bool>,
-    pub told: Option<Told>,
+    pub told: Option<AgentEvent>,
 }
 
 /// All probes of the agent. They end with it.
 #[derive(Debug, Clone)]
 pub struct Probes {
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<ProbeCommand>,
 }
 
 #[derive(Debug)]
-enum Order {
+enum ProbeCommand {
     Follow { pod: Arc<Pod>, pod_ip: String, running: Vec<ProbeTarget> },
     Forget(String),
 }
 
 impl Probes {
-    /// Starts the task that probes; needs to be called on a tokio runtime.
+    /// Starts the task that probes. Must be called on a tokio runtime.
     #[must_use]
     pub fn new(runtime: cri::Client, reports: mpsc::UnboundedSender<ProbeReport>) -> Probes {
         Probes::counted(runtime, reports, Counter::of_probes(&Registry::default()))
     }
 
-    /// The same, and counts what they say.
+    /// Starts the task, and counts the results.
     #[must_use]
     pub fn counted(
         runtime: cri::Client,
@@ -82,24 +82,24 @@ impl Probes {
         Probes { orders }
     }
 
-    /// The containers of this pod that run now; starts and stops probing to fit.
+    /// Sets the running containers of this pod, and starts and stops probes accordingly.
     ///
-    /// Worth calling as soon as the agent takes the pod, with nothing running: ticks count from the
-    /// first call, so a container that has just started is given time before its liveness is asked.
-    /// Pods that are to end are only asked for their readiness.
+    /// Call it as soon as the agent starts the pod, with no running containers: ticks count from the first
+    /// call, so a container that has just started has time before its liveness is probed. Only the readiness
+    /// of terminating pods is probed.
     pub fn follow(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[ProbeTarget]) {
         let pod_ip = pod_ips.first().cloned().unwrap_or_default();
         let (pod, running) = (Arc::clone(pod), running.to_vec());
-        // The task ends with the runtime it is on, and then nobody waits for reports.
-        let _ = self.orders.send(Order::Follow { pod, pod_ip, running });
+        // The task ends with its tokio runtime, and then no receiver waits for reports.
+        let _ = self.orders.send(ProbeCommand::Follow { pod, pod_ip, running });
     }
 
     pub fn forget(&self, pod_uid: &str) {
-        let _ = self.orders.send(Order::Forget(pod_uid.to_owned()));
+        let _ = self.orders.send(ProbeCommand::Forget(pod_uid.to_owned()));
     }
 }
 
-/// A probe of a container.
+/// Returns a probe of a container.
 pub(crate) fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe> {
     match kind {
         ProbeKind::Liveness => container.liveness_probe.as_ref(),
@@ -112,26 +112,26 @@ async fn run(
     runtime: cri::Client,
     reports: mpsc::UnboundedSender<ProbeReport>,
     counter: Counter,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut orders: mpsc::UnboundedReceiver<ProbeCommand>,
 ) {
     let clock = Clock::start();
-    let (answers, mut answered) = mpsc::unbounded_channel::<(Asked, Answer)>();
+    let (answers, mut answered) = mpsc::unbounded_channel::<(ProbeRequest, ProbeOutcome)>();
     let mut table = Table::new(clock.now().wall_nanos);
     loop {
         let due = table.due().map(|at| clock.at(at));
         let told = tokio::select! {
             order = orders.recv() => match order {
-                Some(Order::Follow { pod, pod_ip, running }) => {
+                Some(ProbeCommand::Follow { pod, pod_ip, running }) => {
                     table.follow(&pod, &pod_ip, &running, clock.now(), random_share)
                 }
-                Some(Order::Forget(uid)) => {
+                Some(ProbeCommand::Forget(uid)) => {
                     table.forget(&uid);
                     counter.forget(|labels| labels.get(POD_UID_LABEL) == Some(&uid));
                     Vec::new()
                 }
                 None => return,
             },
-            // The table's own sender keeps this open.
+            // The table's own sender keeps this channel open.
             Some((asked, answer)) = answered.recv() => {
                 count(&counter, &asked, answer.good());
                 table.answer(&asked, answer, clock.now().millis)
@@ -151,11 +151,11 @@ async fn run(
     }
 }
 
-/// Which of the labels of [`Counter::of_probes`] says whose probe it is.
+/// The position of the pod UID among the labels of [`Counter::of_probes`].
 const POD_UID_LABEL: usize = 3;
 
 impl Counter {
-    /// What probes said, by upstream's name.
+    /// Returns the counter of probe results, with upstream's name.
     #[must_use]
     pub fn of_probes(registry: &Registry) -> Counter {
         registry.counter(
@@ -167,7 +167,7 @@ impl Counter {
     }
 }
 
-fn count(counter: &Counter, asked: &Asked, good: Option<bool>) {
+fn count(counter: &Counter, asked: &ProbeRequest, good: Option<bool>) {
     let of = &asked.pod.metadata;
     let kind = match asked.kind {
         ProbeKind::Liveness => "Liveness",
@@ -189,14 +189,18 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Puts one question.
-async fn put(runtime: cri::Client, asked: Asked, answers: mpsc::UnboundedSender<(Asked, Answer)>) {
+/// Executes one probe.
+async fn put(
+    runtime: cri::Client,
+    asked: ProbeRequest,
+    answers: mpsc::UnboundedSender<(ProbeRequest, ProbeOutcome)>,
+) {
     let pod = Arc::clone(&asked.pod);
     let found = pod.container(&asked.container).map(|(_, container)| container);
     let Some((container, probe)) = found.and_then(|c| Some((c, probe_of(c, asked.kind)?))) else {
         return;
     };
-    let question = Question {
+    let question = ProbeInput {
         pod: &pod,
         container,
         id: &asked.id,
@@ -208,7 +212,7 @@ async fn put(runtime: cri::Client, asked: Asked, answers: mpsc::UnboundedSender<
     let _ = answers.send((asked, answer));
 }
 
-/// What time it is, for the table.
+/// The clock of the table.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     started: Instant,
@@ -219,9 +223,9 @@ impl Clock {
         Clock { started: Instant::now() }
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> ProbeTime {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now {
+        ProbeTime {
             millis: Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX),
             wall_nanos: i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX),
         }
@@ -232,7 +236,7 @@ impl Clock {
     }
 }
 
-/// A share of one, by chance. Without chance every probe of a restarted agent would ask at once.
+/// Returns a random number between 0 and 1. Without it, all probes of a restarted agent would run at once.
 fn random_share() -> f64 {
     let mut bytes = [0; 4];
     let _ = getrandom::fill(&mut bytes);

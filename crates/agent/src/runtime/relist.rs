@@ -1,7 +1,7 @@
-//! Looking at the runtime: [`briefly`] at all pods, [`closely`] at one.
+//! Queries of the runtime: [`relist`] for all pods, [`inspect`] for one.
 //!
-//! A brief look costs two calls however many pods there are, and says whether a closer one is worth it.
-//! Changes nothing, remembers nothing.
+//! A relist takes two calls for any number of pods, and shows which pods need an inspection. It changes and
+//! stores nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,24 +9,26 @@ use std::path::Path;
 
 use cri::v1;
 
-use crate::runtime::lower::{Origin, annotations};
-use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId, SandboxSeen};
-use crate::status::{self, FILE_BYTES, LOG_BYTES, Left};
+use crate::runtime::lower::{ConfigSource, annotations};
+use crate::runtime::observed::{
+    ContainerState, RuntimeContainer, RuntimeId, RuntimePod, RuntimeSandbox,
+};
+use crate::status::{self, FILE_BYTES, LOG_BYTES, TerminationOutput};
 
-/// A pod as the runtime's lists have it. Two looks differ if anything happened in between.
+/// A pod in the runtime's lists. It differs between two relists if its state changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Brief {
+pub struct PodSummary {
     pub name: String,
     pub namespace: String,
     /// True if it is a static pod of a manifest, by the annotation of its sandbox.
     pub from_file: bool,
-    /// And whether they are ready.
+    /// The sandboxes, and if each is ready.
     pub sandboxes: BTreeMap<RuntimeId, bool>,
-    pub containers: BTreeMap<RuntimeId, ContainerBrief>,
+    pub containers: BTreeMap<RuntimeId, ContainerSummary>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerBrief {
+pub struct ContainerSummary {
     pub name: String,
     pub sandbox: RuntimeId,
     pub attempt: u32,
@@ -34,25 +36,25 @@ pub struct ContainerBrief {
     pub created_at: i64,
 }
 
-impl Brief {
-    /// Whether anything of the pod may be running.
+impl PodSummary {
+    /// Returns true if any container or sandbox of the pod may be running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let runs = |container: &ContainerBrief| container.state == ContainerState::Running;
+        let runs = |container: &ContainerSummary| container.state == ContainerState::Running;
         self.sandboxes.values().any(|ready| *ready) || self.containers.values().any(runs)
     }
 }
 
-/// All pods of the runtime by uid, in short. What was not made for a pod is left out.
-pub async fn briefly(runtime: &cri::Client) -> Result<BTreeMap<String, Brief>, cri::Error> {
+/// Returns all pods of the runtime by UID. Containers that do not belong to a pod are skipped.
+pub async fn relist(runtime: &cri::Client) -> Result<BTreeMap<String, PodSummary>, cri::Error> {
     let (sandboxes, containers) = lists(runtime, BTreeMap::new()).await?;
-    let mut pods: BTreeMap<String, Brief> = BTreeMap::new();
+    let mut pods: BTreeMap<String, PodSummary> = BTreeMap::new();
     for sandbox in sandboxes {
         let Some(of) = sandbox.metadata else { continue };
         let pod = pods.entry(of.uid).or_default();
         (pod.name, pod.namespace) = (of.name, of.namespace);
         let source = sandbox.annotations.get(annotations::CONFIG_SOURCE);
-        pod.from_file |= source.is_some_and(|source| source == Origin::File.as_str());
+        pod.from_file |= source.is_some_and(|source| source == ConfigSource::File.as_str());
         let ready = sandbox.state == v1::PodSandboxState::SandboxReady as i32;
         pod.sandboxes.insert(sandbox.id, ready);
     }
@@ -63,20 +65,20 @@ pub async fn briefly(runtime: &cri::Client) -> Result<BTreeMap<String, Brief>, c
         let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();
         pod.name = label(annotations::POD_NAME);
         pod.namespace = label(annotations::POD_NAMESPACE);
-        let brief = ContainerBrief {
+        let summary = ContainerSummary {
             name: of.name.clone(),
             sandbox: container.pod_sandbox_id.clone(),
             attempt: of.attempt,
             state: state(container.state()),
             created_at: container.created_at,
         };
-        pod.containers.insert(container.id, brief);
+        pod.containers.insert(container.id, summary);
     }
     Ok(pods)
 }
 
-/// One pod in full.
-pub async fn closely(runtime: &cri::Client, uid: &str) -> Result<PodSeen, cri::Error> {
+/// Returns the full state of one pod.
+pub async fn inspect(runtime: &cri::Client, uid: &str) -> Result<RuntimePod, cri::Error> {
     let labels = BTreeMap::from([(annotations::POD_UID.to_owned(), uid.to_owned())]);
     let (sandboxes, containers) = lists(runtime, labels).await?;
     let sandboxes = sandboxes.into_iter().map(|sandbox| sandbox_status(runtime, sandbox.id));
@@ -86,7 +88,7 @@ pub async fn closely(runtime: &cri::Client, uid: &str) -> Result<PodSeen, cri::E
         futures::future::try_join_all(containers),
     )?;
     let sandboxes = sandboxes.into_iter().flatten().collect();
-    Ok(PodSeen::new(sandboxes, containers.into_iter().flatten().collect()))
+    Ok(RuntimePod::new(sandboxes, containers.into_iter().flatten().collect()))
 }
 
 async fn lists(
@@ -97,7 +99,7 @@ async fn lists(
     let of_sandboxes = v1::PodSandboxFilter { label_selector, ..Default::default() };
     let label_selector = of_sandboxes.label_selector.clone();
     let of_containers = v1::ContainerFilter { label_selector, ..Default::default() };
-    // Containers first: one that is listed has its sandbox in the list that is asked for after.
+    // Containers first, so that the sandboxes of all listed containers are in the second list.
     let request = v1::ListContainersRequest { filter: Some(of_containers) };
     let containers = runtime.call(request).await?.containers;
     let request = v1::ListPodSandboxRequest { filter: Some(of_sandboxes) };
@@ -105,11 +107,11 @@ async fn lists(
     Ok((sandboxes, containers))
 }
 
-/// `None` if it is gone in the meantime.
+/// Returns `None` if it was removed in the meantime.
 async fn sandbox_status(
     runtime: &cri::Client,
     id: RuntimeId,
-) -> Result<Option<SandboxSeen>, cri::Error> {
+) -> Result<Option<RuntimeSandbox>, cri::Error> {
     let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id, verbose: false };
     let status = match runtime.call(request).await {
         Ok(response) => response.status,
@@ -124,7 +126,7 @@ async fn sandbox_status(
         });
         let namespaces = status.linux.as_ref().and_then(|linux| linux.namespaces.as_ref());
         let options = namespaces.and_then(|namespaces| namespaces.options.as_ref());
-        SandboxSeen {
+        RuntimeSandbox {
             attempt: status.metadata.as_ref().map_or(0, |of| of.attempt),
             ready: status.state() == v1::PodSandboxState::SandboxReady,
             created_at: status.created_at,
@@ -138,7 +140,7 @@ async fn sandbox_status(
 async fn container_status(
     runtime: &cri::Client,
     container: v1::Container,
-) -> Result<Option<ContainerSeen>, cri::Error> {
+) -> Result<Option<RuntimeContainer>, cri::Error> {
     let request = v1::ContainerStatusRequest { container_id: container.id, verbose: false };
     let status = match runtime.call(request).await {
         Ok(response) => response.status,
@@ -148,7 +150,7 @@ async fn container_status(
     Ok(status.map(|status| seen(&status, container.pod_sandbox_id)))
 }
 
-fn seen(status: &v1::ContainerStatus, sandbox: RuntimeId) -> ContainerSeen {
+fn seen(status: &v1::ContainerStatus, sandbox: RuntimeId) -> RuntimeContainer {
     let metadata = status.metadata.clone().unwrap_or_default();
     let state = state(status.state());
     let message = match state {
@@ -157,7 +159,7 @@ fn seen(status: &v1::ContainerStatus, sandbox: RuntimeId) -> ContainerSeen {
     };
     let annotation = |name: &str| status.annotations.get(name).cloned().unwrap_or_default();
     let image = status.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
-    ContainerSeen {
+    RuntimeContainer {
         id: status.id.clone(),
         sandbox,
         name: metadata.name,
@@ -184,7 +186,7 @@ fn state(state: v1::ContainerState) -> ContainerState {
     }
 }
 
-/// What a container that ended left to be read. What cannot be read was not left.
+/// Returns the termination message of a container that exited. Unreadable files count as empty.
 fn last_words(status: &v1::ContainerStatus) -> String {
     let annotation = |name: &str| status.annotations.get(name).map_or("", String::as_str);
     let path = annotation(annotations::MESSAGE_PATH);
@@ -195,11 +197,11 @@ fn last_words(status: &v1::ContainerStatus) -> String {
         true => log_of(Path::new(&status.log_path)),
         false => String::new(),
     };
-    let left = Left { file: file.as_deref(), log: &log };
+    let left = TerminationOutput { file: file.as_deref(), log: &log };
     status::compose(&status.message, policy, status.exit_code, left)
 }
 
-/// The last bytes of a file, with what is no text replaced.
+/// Returns the last bytes of a file, with invalid UTF-8 replaced.
 fn end_of(path: &Path, most: usize) -> Option<String> {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let mut file = fs::File::open(path).ok()?;
@@ -211,9 +213,9 @@ fn end_of(path: &Path, most: usize) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The texts of the last lines of a log, without what the runtime writes before each.
+/// Returns the texts of the last lines of a log, without the runtime's prefixes.
 fn log_of(path: &Path) -> String {
-    // Each line has its time, stream and tag before it, some 50 bytes.
+    // Each line is preceded by its time, stream and tag, about 50 bytes.
     const MOST: usize = 4 * LOG_BYTES;
     let Some(text) = end_of(path, MOST) else { return String::new() };
     let whole = if text.len() < MOST {
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_in_the_file_or_in_the_log() {
+    fn termination_message_is_from_the_file_or_the_log() {
         let directory = tempfile::tempdir().unwrap();
         let (file, log) = (directory.path().join("message"), directory.path().join("0.log"));
         assert_eq!(last_words(&ended(&file, &log, "File")), "");

@@ -224,7 +224,7 @@ impl Reviews {
             }
             // A failed review is not cached: the next request asks again.
             Err(error) => {
-                warn!(%error, "cannot review a bearer token");
+                warn!(%error, "failed to review a bearer token");
                 None
             }
         }

@@ -71,7 +71,10 @@ impl Serving {
                 Ok(true) => tracing::info!("loaded the serving certificate"),
                 Err(error) => {
                     let why = error.to_string();
-                    tracing::error!(why, "cannot load the serving certificate; the last one stays");
+                    tracing::error!(
+                        why,
+                        "failed to load the serving certificate; keeping the last one"
+                    );
                 }
             }
         }

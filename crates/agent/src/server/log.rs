@@ -10,7 +10,7 @@ use https::{Answer, Body};
 use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 
-use super::{Asked, Refusal, Server, TEXT, find_container};
+use super::{Refusal, Server, ServerRequest, TEXT, find_container};
 use crate::runtime::logs::reader::{self, Options, Reader};
 
 /// Number of pieces of a log that are read ahead of the client.
@@ -19,7 +19,7 @@ const AHEAD: usize = 4;
 impl Server {
     pub(super) async fn logs(
         &self,
-        asked: &Asked,
+        asked: &ServerRequest,
         namespace: &str,
         pod_name: &str,
         name: &str,
@@ -76,7 +76,7 @@ impl Server {
 }
 
 /// Parses the options in the query.
-fn options(asked: &Asked, now: Timestamp) -> Result<Options, Refusal> {
+fn options(asked: &ServerRequest, now: Timestamp) -> Result<Options, Refusal> {
     let since = match (asked.parameter("sinceTime"), number(asked, "sinceSeconds")?) {
         ("", None) => None,
         ("", Some(seconds)) => {
@@ -104,7 +104,7 @@ fn invalid(name: &str, value: &str, wanted: impl std::fmt::Display) -> Refusal {
     Refusal::bad(format!("{name}: Invalid value: {value:?}: {wanted}"))
 }
 
-fn number(asked: &Asked, name: &str) -> Result<Option<u64>, Refusal> {
+fn number(asked: &ServerRequest, name: &str) -> Result<Option<u64>, Refusal> {
     match asked.parameter(name) {
         "" => Ok(None),
         text => match text.parse() {
@@ -114,7 +114,7 @@ fn number(asked: &Asked, name: &str) -> Result<Option<u64>, Refusal> {
     }
 }
 
-fn flag(asked: &Asked, name: &str) -> Result<bool, Refusal> {
+fn flag(asked: &ServerRequest, name: &str) -> Result<bool, Refusal> {
     match asked.parameter(name) {
         "" | "0" | "false" => Ok(false),
         "1" | "true" => Ok(true),
@@ -127,9 +127,14 @@ mod tests {
     use super::*;
     use http::{HeaderMap, Method};
 
-    fn asked(query: &str) -> Asked {
+    fn asked(query: &str) -> ServerRequest {
         let (method, headers) = (Method::GET, HeaderMap::new());
-        Asked { method, headers, path: String::new(), query: super::super::parameters(query) }
+        ServerRequest {
+            method,
+            headers,
+            path: String::new(),
+            query: super::super::parameters(query),
+        }
     }
 
     #[test]

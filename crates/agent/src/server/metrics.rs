@@ -1,4 +1,4 @@
-//! Number and duration of requests, in upstream's metrics: [`Measured`].
+//! Number and duration of requests, in upstream's metrics: [`ServerMetrics`].
 
 use std::time::Instant;
 
@@ -28,14 +28,14 @@ const PATHS: &[&str] = &[
 ];
 
 #[derive(Debug, Clone)]
-pub(super) struct Measured {
+pub(super) struct ServerMetrics {
     total: Counter,
     under_way: Gauge,
     seconds: Histogram,
 }
 
-impl Measured {
-    pub(super) fn new(registry: &Registry) -> Measured {
+impl ServerMetrics {
+    pub(super) fn new(registry: &Registry) -> ServerMetrics {
         let total = registry.counter(
             "kubelet_http_requests_total",
             "[ALPHA] Number of the http requests received since the server started",
@@ -52,11 +52,11 @@ impl Measured {
             LABELS,
             BOUNDS,
         );
-        Measured { total, under_way, seconds }
+        ServerMetrics { total, under_way, seconds }
     }
 
     /// Counts a request as in flight until the returned value is dropped.
-    pub(super) fn begin(&self, method: &Method, path: &str) -> UnderWay {
+    pub(super) fn begin(&self, method: &Method, path: &str) -> RequestInFlight {
         let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         let first = PATHS.iter().find(|known| **known == first).copied().unwrap_or("other");
         let lasts = matches!(first, "attach" | "exec" | "portForward");
@@ -69,18 +69,18 @@ impl Measured {
         let labels = [if lasts { "true" } else { "false" }, method, first, "readwrite"];
         self.total.increment(&labels);
         self.under_way.add(&labels, 1.0);
-        UnderWay { measured: self.clone(), labels, began: Instant::now() }
+        RequestInFlight { measured: self.clone(), labels, began: Instant::now() }
     }
 }
 
 /// Dropped when the response is complete or the client is gone.
-pub(super) struct UnderWay {
-    measured: Measured,
+pub(super) struct RequestInFlight {
+    measured: ServerMetrics,
     labels: [&'static str; 4],
     began: Instant,
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.measured.under_way.add(&self.labels, -1.0);
         self.measured.seconds.observe(&self.labels, self.began.elapsed().as_secs_f64());
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn requests_are_counted_by_the_first_word_of_their_path() {
         let registry = Registry::default();
-        let measured = Measured::new(&registry);
+        let measured = ServerMetrics::new(&registry);
         drop(measured.begin(&Method::POST, "/exec/a/p/c"));
         drop(measured.begin(&Method::GET, "/metrics/cadvisor"));
         drop(measured.begin(&Method::GET, "/whatever/there/is"));

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Asked, Refusal, Server, TEXT, document, find_container};
+use super::{Refusal, Server, ServerRequest, TEXT, document, find_container};
 
 /// Time to connect to the runtime, which is on this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn of(asked: &Asked) -> Result<Streams, Refusal> {
+    fn of(asked: &ServerRequest) -> Result<Streams, Refusal> {
         let on = |name: &str| matches!(asked.parameter(name), "1" | "true");
         let tty = on("tty");
         // A terminal has one stream for both.
@@ -58,7 +58,7 @@ impl Server {
 
     pub(super) async fn exec(
         &self,
-        asked: &Asked,
+        asked: &ServerRequest,
         namespace: &str,
         pod: &str,
         container: &str,
@@ -77,7 +77,7 @@ impl Server {
     /// Runs a command to its end and returns its output. Upstream has this for scripts.
     pub(super) async fn run(
         &self,
-        asked: &Asked,
+        asked: &ServerRequest,
         namespace: &str,
         pod: &str,
         container: &str,
@@ -103,7 +103,7 @@ impl Server {
 
     pub(super) async fn attach(
         &self,
-        asked: &Asked,
+        asked: &ServerRequest,
         namespace: &str,
         pod: &str,
         container: &str,
@@ -124,7 +124,7 @@ impl Server {
 
     pub(super) async fn port_forward(
         &self,
-        asked: &Asked,
+        asked: &ServerRequest,
         namespace: &str,
         pod: &str,
     ) -> Result<Answer, Refusal> {
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-fn must_upgrade(asked: &Asked) -> Result<(), Refusal> {
+fn must_upgrade(asked: &ServerRequest) -> Result<(), Refusal> {
     if https::is_upgrade(&asked.headers) {
         return Ok(());
     }
@@ -151,7 +151,7 @@ fn must_upgrade(asked: &Asked) -> Result<(), Refusal> {
 }
 
 /// Over SPDY each stream names its port; over WebSocket the request names all of them.
-fn ports(asked: &Asked) -> Result<Vec<i32>, Refusal> {
+fn ports(asked: &ServerRequest) -> Result<Vec<i32>, Refusal> {
     let upgrade = asked.headers.get("upgrade").and_then(|value| value.to_str().ok());
     if !upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket")) {
         return Ok(Vec::new());
@@ -173,7 +173,7 @@ fn ports(asked: &Asked) -> Result<Vec<i32>, Refusal> {
 }
 
 /// Requests the same protocol upgrade from the URL of the runtime.
-async fn join(asked: &Asked, url: &str) -> Result<Answer, Refusal> {
+async fn join(asked: &ServerRequest, url: &str) -> Result<Answer, Refusal> {
     let failed = |text: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text);
     let (host, port, request) = request(asked, url)?;
     let connecting = timeout(PATIENCE, TcpStream::connect((host.as_str(), port))).await;
@@ -193,7 +193,10 @@ async fn join(asked: &Asked, url: &str) -> Result<Answer, Refusal> {
 }
 
 /// Returns host, port and request for a URL of the runtime.
-fn request(asked: &Asked, url: &str) -> Result<(String, u16, Request<Full<Bytes>>), Refusal> {
+fn request(
+    asked: &ServerRequest,
+    url: &str,
+) -> Result<(String, u16, Request<Full<Bytes>>), Refusal> {
     let failed = |words: &str| {
         let text = format!("the runtime gave {url:?} for the stream, {words}");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
@@ -226,13 +229,13 @@ mod tests {
     use super::*;
     use http::{HeaderMap, Method};
 
-    fn asked(query: &str, upgrade: &'static str) -> Asked {
+    fn asked(query: &str, upgrade: &'static str) -> ServerRequest {
         let mut headers = HeaderMap::new();
         headers.insert("connection", HeaderValue::from_static("Upgrade"));
         headers.insert("upgrade", HeaderValue::from_static(upgrade));
         headers.insert("host", HeaderValue::from_static("node:10250"));
         let query = super::super::parameters(query);
-        Asked { method: Method::POST, path: String::new(), query, headers }
+        ServerRequest { method: Method::POST, path: String::new(), query, headers }
     }
 
     #[test]

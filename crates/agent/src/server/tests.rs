@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::*;
 
-struct Told;
+struct AgentEvent;
 
-impl Answers for Told {
+impl ServerBackend for AgentEvent {
     fn pods(&self) -> Vec<Value> {
         vec![pod()]
     }
@@ -123,7 +123,7 @@ async fn serve_to(access: Access) -> Served {
     let (stop, stopping) = watch::channel(false);
     // There is no runtime, so requests that need one fail.
     let runtime = Client::new(cri::Endpoint::parse("unix:///nowhere/runtime.sock").unwrap());
-    let server = Server::new(Arc::new(Told), runtime).open_to(access);
+    let server = Server::new(Arc::new(AgentEvent), runtime).open_to(access);
     tokio::spawn(server.serve(listener, stopping));
     Served { authority, port, _stop: stop }
 }

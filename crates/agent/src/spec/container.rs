@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Amounts, FieldRef, Lifecycle, NameOnly, Probe, ResourceFieldRef, RestartPolicy, SecurityContext,
+    FieldRef, Lifecycle, NameOnly, Probe, ResourceFieldRef, ResourceList, RestartPolicy,
+    SecurityContext,
 };
 
 /// An init, sidecar, app or ephemeral container.
@@ -108,8 +109,8 @@ pub struct FileKeySelector {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Requirements {
-    pub limits: Amounts,
-    pub requests: Amounts,
+    pub limits: ResourceList,
+    pub requests: ResourceList,
     pub claims: Vec<NameOnly>,
     pub qos_resources: Vec<QosResourceRequest>,
 }

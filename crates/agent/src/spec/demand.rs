@@ -11,12 +11,12 @@ use placement::demand::{
     ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, Role,
 };
 
-use crate::spec::{self, Amounts, Container, Pod, Requirements};
+use crate::spec::{self, Container, Pod, Requirements, ResourceList};
 
 /// What the node must have for the pod: pod-level requests where given, else those of the containers
 /// at the worst moment, and overhead.
 #[must_use]
-pub fn requests(pod: &Pod) -> Amounts {
+pub fn requests(pod: &Pod) -> ResourceList {
     let mut total = together(pod, |container| &container.resources.requests);
     if let Some(level) = &pod.spec.resources {
         replace(&mut total, &level.requests);
@@ -27,12 +27,12 @@ pub fn requests(pod: &Pod) -> Amounts {
 
 /// The limits of the pod, where there are any. Overhead only widens a limit that exists.
 #[must_use]
-pub fn limits(pod: &Pod) -> Amounts {
+pub fn limits(pod: &Pod) -> ResourceList {
     let mut total = together(pod, |container| &container.resources.limits);
     if let Some(level) = &pod.spec.resources {
         replace(&mut total, &level.limits);
     }
-    let widened: Amounts = pod
+    let widened: ResourceList = pod
         .spec
         .overhead
         .iter()
@@ -43,19 +43,19 @@ pub fn limits(pod: &Pod) -> Amounts {
     total
 }
 
-fn replace(total: &mut Amounts, given: &Amounts) {
+fn replace(total: &mut ResourceList, given: &ResourceList) {
     for (name, amount) in given.iter().filter(|(name, _)| resources::is_pod_level(name)) {
         total.insert(name.clone(), amount.clone());
     }
 }
 
 /// The sum of what runs at once, at the moment at which it is largest.
-fn together(pod: &Pod, of: impl Fn(&Container) -> &Amounts) -> Amounts {
-    let mut running = Amounts::new();
+fn together(pod: &Pod, of: impl Fn(&Container) -> &ResourceList) -> ResourceList {
+    let mut running = ResourceList::new();
     for container in &pod.spec.containers {
         resources::add(&mut running, of(container));
     }
-    let (mut sidecars, mut starting) = (Amounts::new(), Amounts::new());
+    let (mut sidecars, mut starting) = (ResourceList::new(), ResourceList::new());
     for container in &pod.spec.init_containers {
         let mut moment = sidecars.clone();
         resources::add(&mut moment, of(container));
@@ -78,7 +78,7 @@ pub fn qos_class(pod: &Pod) -> QosClass {
         Some("BestEffort") => return QosClass::BestEffort,
         _ => {}
     }
-    let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
+    let (mut requests, mut limits) = (ResourceList::new(), ResourceList::new());
     let mut all_limited = true;
     let mut count = |of: &Requirements, may_lack: bool| {
         resources::add(&mut requests, &that_count(&of.requests));
@@ -104,7 +104,7 @@ pub fn qos_class(pod: &Pod) -> QosClass {
 }
 
 /// The amounts above zero of the resources the class depends on.
-fn that_count(list: &Amounts) -> Amounts {
+fn that_count(list: &ResourceList) -> ResourceList {
     list.iter()
         .filter(|(name, amount)| (*name == CPU || *name == MEMORY) && amount.sign() > 0)
         .map(|(name, amount)| (name.clone(), amount.clone()))

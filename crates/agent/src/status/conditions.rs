@@ -1,11 +1,11 @@
-//! The conditions of a pod: what the agent says of it, in upstream's order and words.
+//! The conditions of a pod that the agent sets, in upstream's order and words.
 //!
-//! Gives conditions without times; when they changed is [`super::merge`]'s.
+//! Returns conditions without times; [`super::merge`] sets them.
 
 use super::containers::counts_for_ready;
 use super::model::{Condition, ContainerStatus, Phase, PodStatus};
-use super::{Known, Resize, RestartingAll};
-use crate::runtime::observed::PodSeen;
+use super::{Resize, RestartingAll, StatusInputs};
+use crate::runtime::observed::RuntimePod;
 use crate::spec::{Pod, Role};
 
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -13,7 +13,7 @@ pub(super) const READY: &str = "Ready";
 pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-/// Whether the agent alone says this of a pod.
+/// Returns true if only the agent sets this condition.
 pub(super) fn is_ours(kind: &str) -> bool {
     matches!(
         kind,
@@ -28,12 +28,12 @@ pub(super) fn is_ours(kind: &str) -> bool {
     )
 }
 
-/// All conditions the agent has to say something about.
+/// Returns all conditions that the agent sets.
 pub(super) fn of(
     pod: &Pod,
     old: &PodStatus,
-    seen: &PodSeen,
-    known: &Known,
+    seen: &RuntimePod,
+    known: &StatusInputs,
     new: &PodStatus,
 ) -> Vec<Condition> {
     let generation = pod.metadata.generation;
@@ -47,7 +47,7 @@ pub(super) fn of(
         }
     }
     let given = all.len();
-    // Nothing is resized any more of a pod that is over.
+    // A finished pod is not resized.
     all.extend(resize(&known.resize).filter(|_| !new.phase.is_terminal()));
     all.push(sandbox(pod, seen));
     all.push(initialized(pod, new));
@@ -85,7 +85,7 @@ fn resize(resize: &Resize) -> impl Iterator<Item = Condition> {
     })
 }
 
-fn sandbox(pod: &Pod, seen: &PodSeen) -> Condition {
+fn sandbox(pod: &Pod, seen: &RuntimePod) -> Condition {
     const KIND: &str = "PodReadyToStartContainers";
     let no = |message: &str| said(KIND, false, "PodSandboxNotReady", message.to_owned());
     match (seen.sandboxes.is_empty(), crate::pods::sync_plan::sandbox_needed(pod, seen)) {
@@ -112,7 +112,7 @@ fn initialized(pod: &Pod, new: &PodStatus) -> Condition {
     let begun = |status: &ContainerStatus| {
         status.state.waiting.is_none() || status.last_state.terminated.is_some()
     };
-    // A pod that has been initialized stays so, also while init containers run again.
+    // An initialized pod stays initialized while init containers run again.
     if new.container_statuses.iter().any(begun) {
         return said(KIND, true, "", String::new());
     }
@@ -143,7 +143,7 @@ fn containers_ready(pod: &Pod, new: &PodStatus) -> Condition {
     }
 }
 
-/// What is said of readiness in a phase that a pod never leaves.
+/// Returns the readiness conditions of a terminal phase.
 pub(super) fn at_the_end(kind: &str, phase: Phase) -> Option<Condition> {
     let reason = match phase {
         Phase::Succeeded => "PodCompleted",
@@ -153,7 +153,7 @@ pub(super) fn at_the_end(kind: &str, phase: Phase) -> Option<Condition> {
     Some(said(kind, false, reason, String::new()))
 }
 
-/// Ready are the containers, and what others have to say about the pod.
+/// A pod is ready if its containers are and its readiness gates are true.
 fn ready(pod: &Pod, given: &[Condition], containers: &Condition) -> Condition {
     if !containers.is_true() {
         return Condition { kind: READY.to_owned(), ..containers.clone() };
@@ -182,8 +182,8 @@ fn ready(pod: &Pod, given: &[Condition], containers: &Condition) -> Condition {
     }
 }
 
-/// Only said of pods in which an exit can start all containers again.
-fn restarting_all(pod: &Pod, known: &Known, phase: Phase) -> Option<Condition> {
+/// Set only for pods in which an exit can restart all containers.
+fn restarting_all(pod: &Pod, known: &StatusInputs, phase: Phase) -> Option<Condition> {
     let can = pod.containers().any(|(_, container)| {
         container.restart_policy_rules.iter().any(|rule| rule.action == "RestartAllContainers")
     });
@@ -202,7 +202,7 @@ fn restarting_all(pod: &Pod, known: &Known, phase: Phase) -> Option<Condition> {
     }))
 }
 
-/// Names of containers that are not as they should be.
+/// Names of containers in an unexpected state.
 #[derive(Default)]
 struct Lists {
     unknown: Vec<String>,

@@ -1,31 +1,30 @@
-//! The statuses of a pod's containers: [`of`], from what the runtime has, what was said before, and
-//! why starts failed.
+//! The statuses of a pod's containers: [`of`], from the runtime, the last status, and failed starts.
 //!
-//! A container is reported as the newest of its name is, with the one before it as its last state.
-//! Where the runtime has none any more, what was said of it stands: a container that had ended has
-//! ended, one that ran is lost. Says nothing about the pod as a whole.
+//! The status of a container is that of the newest one of its name, with the one before it as its last state. If the
+//! runtime has none, the last status is used: a container that had exited stays exited, one that ran is lost. Does not
+//! compute the status of the pod as a whole.
 
-use super::Known;
+use super::StatusInputs;
 use super::model::{
     ContainerStatus, MountStatus, PodStatus, Resources, Running, State, Terminated, time_text,
 };
 use crate::pods::sync_plan::{Verdict, after_exit};
-use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::spec::{Container, Pod, Role, VolumeMount};
 
-/// Of a container that ran and is no longer there.
+/// The reason of a container that ran and is gone.
 pub(super) const LOST: &str = "ContainerStatusUnknown";
 const LOST_WHILE_RUNNING: &str = "The container could not be located when the pod was deleted.  \
                                   The container used to be Running";
 pub(super) const LOST_AT_THE_END: &str =
     "The container could not be located when the pod was terminated";
-/// Of a container that was removed so that all can start again.
+/// The reason of a container that was removed for a restart of all.
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
 const REMOVED: &str = "The container is removed because RestartAllContainers in place";
-/// As if killed: nobody knows better.
+/// As if killed, because the exit code is unknown.
 const LOST_EXIT_CODE: i32 = 137;
 
-/// What stands in for an end that nobody saw.
+/// Returns the terminated state for an exit that was not observed.
 pub(super) fn unseen_end(reason: &str, message: &str) -> Terminated {
     Terminated {
         exit_code: LOST_EXIT_CODE,
@@ -39,8 +38,14 @@ pub(super) fn lost(message: &str) -> Terminated {
     unseen_end(LOST, message)
 }
 
-/// Fills in all three lists of container statuses.
-pub(super) fn of(pod: &Pod, old: &PodStatus, seen: &PodSeen, known: &Known, new: &mut PodStatus) {
+/// Sets all three lists of container statuses.
+pub(super) fn of(
+    pod: &Pod,
+    old: &PodStatus,
+    seen: &RuntimePod,
+    known: &StatusInputs,
+    new: &mut PodStatus,
+) {
     let view = View { pod, seen, known };
     let init = pod.spec.init_containers.iter();
     new.init_container_statuses = init
@@ -52,7 +57,7 @@ pub(super) fn of(pod: &Pod, old: &PodStatus, seen: &PodSeen, known: &Known, new:
     new.ephemeral_container_statuses =
         view.sorted(&pod.spec.ephemeral_containers, &old.ephemeral_container_statuses);
     for status in &mut new.ephemeral_container_statuses {
-        // Nobody probes them.
+        // They have no probes.
         (status.started, status.ready) = (None, false);
     }
 }
@@ -63,12 +68,12 @@ fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'
 
 struct View<'a> {
     pod: &'a Pod,
-    seen: &'a PodSeen,
-    known: &'a Known,
+    seen: &'a RuntimePod,
+    known: &'a StatusInputs,
 }
 
 impl View<'_> {
-    /// Of app and ephemeral containers, which are told by name.
+    /// Returns the statuses of app and ephemeral containers, sorted by name.
     fn sorted(&self, containers: &[Container], old: &[ContainerStatus]) -> Vec<ContainerStatus> {
         let mut statuses: Vec<ContainerStatus> = containers
             .iter()
@@ -93,11 +98,11 @@ impl View<'_> {
         status
     }
 
-    /// Of a container the runtime has.
+    /// Returns the status of a container in the runtime.
     fn found(
         &self,
         container: &Container,
-        found: &ContainerSeen,
+        found: &RuntimeContainer,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
         let mut restarts = found.attempt;
@@ -115,7 +120,7 @@ impl View<'_> {
             Some(previous) => self.state(previous),
             None => self.last_known(found, old),
         };
-        // What has ended has nothing; what it was to have is said of it.
+        // An exited container has no resources, so the requested ones are reported.
         let has = found.state != ContainerState::Exited;
         let resources = self.known.actual.get(&found.id).filter(|_| has).cloned();
         ContainerStatus {
@@ -131,11 +136,11 @@ impl View<'_> {
         }
     }
 
-    /// The last state of a container whose predecessor the runtime has no more.
-    fn last_known(&self, found: &ContainerSeen, old: Option<&ContainerStatus>) -> State {
+    /// Returns the last state of a container whose predecessor is gone from the runtime.
+    fn last_known(&self, found: &RuntimeContainer, old: Option<&ContainerStatus>) -> State {
         let Some(old) = old else { return State::default() };
-        // What was said of the same container is still said of it: also its own end, where it was told
-        // as the last one while the container waited to be started again.
+        // Keep what was reported of the same container: also its own exit, if that was reported as the
+        // last state while the container waited for its restart.
         let same = old.container_id == self.full_id(&found.id);
         match &old.state {
             State { terminated: Some(ended), .. } if !same => State::terminated(ended.clone()),
@@ -143,7 +148,7 @@ impl View<'_> {
         }
     }
 
-    /// Of a container the runtime does not have.
+    /// Returns the status of a container that the runtime does not have.
     fn absent(&self, container: &Container, old: Option<&ContainerStatus>) -> ContainerStatus {
         let mut status = self.blank(container);
         let Some(old) = old else { return status };
@@ -159,7 +164,7 @@ impl View<'_> {
             status.last_state = State::terminated(unseen_end(RESTARTING_ALL, REMOVED));
             status.restart_count = old.restart_count + 1;
         } else if old.state.running.is_some() && status.last_state.terminated.is_none() {
-            // So that the pod does not look as if it had never run.
+            // Otherwise the pod would look as if it had never run.
             status.last_state = State::terminated(lost(LOST_WHILE_RUNNING));
             if !self.pod.is_terminating() {
                 status.restart_count += 1;
@@ -168,7 +173,7 @@ impl View<'_> {
         status
     }
 
-    /// Of a container that was never started.
+    /// Returns the status of a container that was never started.
     fn blank(&self, container: &Container) -> ContainerStatus {
         let reason = match self.pod.spec.init_containers.is_empty() {
             true => "ContainerCreating",
@@ -191,7 +196,7 @@ impl View<'_> {
         }
     }
 
-    fn state(&self, found: &ContainerSeen) -> State {
+    fn state(&self, found: &RuntimeContainer) -> State {
         match found.state {
             ContainerState::Running => {
                 let running = Running { started_at: Some(time_text(found.started_at)) };
@@ -210,14 +215,14 @@ impl View<'_> {
         }
     }
 
-    /// A container that is to start and could not waits, and why is known.
+    /// Sets the reason of a container whose start failed.
     fn explain_waiting(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
-        // Upstream does not say of ephemeral containers why they do not start.
+        // Upstream does not report why ephemeral containers do not start.
         if self.pod.spec.ephemeral_containers.iter().any(|added| added.name == container.name) {
             return;
         }
         let found = self.seen.container(&container.name);
-        let done = init && found.is_some_and(ContainerSeen::has_succeeded);
+        let done = init && found.is_some_and(RuntimeContainer::has_succeeded);
         if done || !self.is_to_start(container, found) {
             return;
         }
@@ -228,7 +233,7 @@ impl View<'_> {
         }
     }
 
-    fn is_to_start(&self, container: &Container, found: Option<&ContainerSeen>) -> bool {
+    fn is_to_start(&self, container: &Container, found: Option<&RuntimeContainer>) -> bool {
         if self.pod.is_terminating() {
             return false;
         }
@@ -241,7 +246,7 @@ impl View<'_> {
         })
     }
 
-    /// What probes say; without a probe a container is well as long as it runs.
+    /// Sets the results of probes. A container without a probe is ready while it runs.
     fn probed(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
         let running = status.state.running.is_some();
         let id = self.seen.container(&container.name).map(|found| &found.id);
@@ -252,7 +257,7 @@ impl View<'_> {
         status.started = Some(started);
         if init && !container.is_sidecar() {
             let ended_well = status.state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
-            // What was ready stays so while it is removed to be run again.
+            // A ready container stays ready while it is removed for a restart of all.
             let removed = status.state.waiting.as_ref().is_some_and(|w| w.reason == RESTARTING_ALL);
             status.ready = ended_well || (removed && status.ready);
         } else {
@@ -269,7 +274,7 @@ impl View<'_> {
     }
 
     fn mount(&self, mount: &VolumeMount) -> MountStatus {
-        // Read-only mounts say whether what is mounted below is so as well.
+        // Read-only mounts report whether they are recursive.
         let recursive = match mount.recursive_read_only.as_deref() {
             Some("Enabled") => "Enabled",
             Some("IfPossible") if self.known.recursive_read_only => "Enabled",
@@ -283,13 +288,13 @@ impl View<'_> {
         }
     }
 
-    /// `containerd://` and the id.
+    /// Returns `containerd://` and the id.
     fn full_id(&self, id: &str) -> String {
         format!("{}://{id}", self.known.runtime)
     }
 }
 
-/// The roles that keep a pod from being ready.
+/// Returns true for the roles that count for the pod's readiness.
 pub(super) fn counts_for_ready(role: Role) -> bool {
     matches!(role, Role::App | Role::Sidecar)
 }

@@ -1,6 +1,6 @@
-//! What the agent knows of its pods, for whoever asks it: [`Board`].
+//! Pods with their newest status, for the agent's server: [`PodCache`].
 //!
-//! Written by those who know, read by the agent's own server; nobody waits. The API has the same, later.
+//! Written by the pod workers and read by the agent's server, without waiting. The API gets the same statuses later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,50 +10,50 @@ use objects::timestamp::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::clock::{Clock as _, SystemClock};
-use crate::observability::metrics::{Lives, Took};
+use crate::observability::metrics::{PodLifecycleMetrics, StartTiming};
 use crate::runtime::observed::RuntimeId;
 
 #[derive(Debug, Clone, Default)]
-struct Shown {
-    /// The pod as it came.
+struct CachedPod {
+    /// The pod as received.
     text: Arc<str>,
-    /// What was last told of it.
+    /// The last reported status.
     status: Option<Value>,
-    /// The sandbox that is ready, if one is.
+    /// The sandbox that is ready, if there is one.
     sandbox: Option<RuntimeId>,
-    /// When it came, by both clocks.
+    /// Time of arrival, by both clocks.
     since: Option<(Instant, Timestamp)>,
-    /// When the first of its images was asked for, and the last was there.
+    /// Times at which the first pull began and the last one ended.
     pulled: Option<(Instant, Instant)>,
 }
 
-/// When and where from the agent has a pod. Those of files have it from there.
+/// Annotation with the time at which the agent received the pod. Static pods have it from their file.
 const SEEN: &str = "kubernetes.io/config.seen";
 const SOURCE: &str = "kubernetes.io/config.source";
 
-/// All pods of the node, by uid.
+/// All pods of the node, by UID.
 #[derive(Debug, Default)]
-pub struct Board {
-    pods: RwLock<BTreeMap<String, Shown>>,
-    lives: Option<Lives>,
+pub struct PodCache {
+    pods: RwLock<BTreeMap<String, CachedPod>>,
+    lives: Option<PodLifecycleMetrics>,
 }
 
-impl Board {
-    /// One that counts what happens on it.
+impl PodCache {
+    /// Returns a cache that updates the metrics.
     #[must_use]
-    pub fn counted(lives: Lives) -> Board {
-        Board { lives: Some(lives), ..Board::default() }
+    pub fn counted(lives: PodLifecycleMetrics) -> PodCache {
+        PodCache { lives: Some(lives), ..PodCache::default() }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Shown>> {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, CachedPod>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Shown>> {
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, CachedPod>> {
         self.pods.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows a pod as it is wanted.
+    /// Inserts or replaces a pod.
     pub fn show(&self, uid: &str, text: Arc<str>) {
         let mut pods = self.write();
         let shown = pods.entry(uid.to_owned()).or_default();
@@ -66,20 +66,20 @@ impl Board {
         }
     }
 
-    /// Shows how it is.
+    /// Sets the status of a pod.
     pub fn show_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
         if let Some(shown) = self.write().get_mut(uid) {
             if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
                 let known = shown.since.map(|(since, _)| since.elapsed()).unwrap_or_default();
                 let pulling = shown.pulled.map(|(from, to)| to.saturating_duration_since(from));
-                let took = Took { known, pulling: pulling.unwrap_or_default() };
+                let took = StartTiming { known, pulling: pulling.unwrap_or_default() };
                 lives.changed(&pod, &status, took, SystemClock.now());
             }
             (shown.status, shown.sandbox) = (Some(status), sandbox);
         }
     }
 
-    /// An image of a pod was pulled.
+    /// Records the pull of an image.
     pub fn pulled(&self, uid: &str, from: Instant, to: Instant) {
         if let Some(shown) = self.write().get_mut(uid) {
             let first = shown.pulled.map_or(from, |(first, _)| first.min(from));
@@ -87,7 +87,7 @@ impl Board {
         }
     }
 
-    /// How long a pod has been known.
+    /// Returns how long a pod has been known.
     #[must_use]
     pub fn known_for(&self, uid: &str) -> Option<Duration> {
         self.read().get(uid)?.since.map(|(since, _)| since.elapsed())
@@ -97,35 +97,35 @@ impl Board {
         self.write().remove(uid);
     }
 
-    /// The pods, each with its newest status.
+    /// Returns the pods, each with its newest status.
     #[must_use]
     pub fn pods(&self) -> Vec<Value> {
-        self.read().values().filter_map(Shown::whole).collect()
+        self.read().values().filter_map(CachedPod::whole).collect()
     }
 
-    /// One of them by name.
+    /// Returns one pod by name.
     #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
         let is_it = |pod: &Value| {
             pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name
         };
-        self.read().values().filter_map(Shown::whole).find(is_it)
+        self.read().values().filter_map(CachedPod::whole).find(is_it)
     }
 
-    /// The sandbox of a pod that is ready, if it has one.
+    /// Returns the ready sandbox of a pod, if it has one.
     #[must_use]
     pub fn sandbox(&self, uid: &str) -> Option<RuntimeId> {
         self.read().get(uid)?.sandbox.clone()
     }
 }
 
-impl Shown {
+impl CachedPod {
     fn whole(&self) -> Option<Value> {
         let mut pod: Value = serde_json::from_str(&self.text).ok()?;
         if let Some(status) = &self.status {
             pod["status"] = status.clone();
         }
-        // In a list every item has the kind that the list says.
+        // Items of a list have the kind that the list names.
         if let Some(pod) = pod.as_object_mut() {
             pod.remove("kind");
             pod.remove("apiVersion");
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn pods_are_shown_with_their_newest_status() {
-        let board = Board::default();
+        let board = PodCache::default();
         let pod = json!({"metadata": {"namespace": "a", "name": "b"}, "status": {"phase": "Old"}});
         board.show_status("u", json!({}), None);
         assert_eq!(board.pods(), [] as [Value; 0]);

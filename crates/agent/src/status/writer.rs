@@ -1,7 +1,7 @@
-//! Writing a pod's status: [`Teller`], which brings the newest to the API however long that takes.
+//! Writes a pod's status: [`StatusWriter`] retries until the API has the newest one.
 //!
-//! Whoever tells does not wait; what is overtaken by something newer is never written. Only differences
-//! are sent, so that conditions others have set stay as they are. What is to be said is decided elsewhere.
+//! Callers do not wait. A status that is superseded is never written. Only differences are sent, so that conditions of
+//! other writers stay. The status itself is computed elsewhere.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,30 +11,30 @@ use client::{Client, Error, PatchKind};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::observability::metrics::Work;
+use crate::observability::metrics::SyncMetrics;
 use crate::pods::static_pods::mirror::Mirrors;
 
 mod merge_patch;
 
 use merge_patch::difference;
 
-/// Between two attempts, at least and at most.
+/// Minimum and maximum time between two attempts.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// Whose status it is.
+/// The pod of a status.
 #[derive(Debug, Clone)]
 pub struct Subject {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// Where the mirrors of static pods are told of, if it is one of them.
+    /// Receives the mirror pods, if the pod is static.
     pub mirrors: Option<watch::Receiver<Arc<Mirrors>>>,
-    /// Where it is counted how long a status is on its way.
-    pub work: Option<Work>,
+    /// Metrics of the time until a status is written.
+    pub work: Option<SyncMetrics>,
 }
 
 impl Subject {
-    /// A status that has waited since then is written.
+    /// Records that a status which waited since then was written.
     fn count(&self, since: Option<Instant>) {
         if let (Some(work), Some(since)) = (&self.work, since) {
             work.status_written(since.elapsed());
@@ -42,62 +42,62 @@ impl Subject {
     }
 }
 
-/// Takes statuses of one pod.
+/// Accepts statuses of one pod.
 #[derive(Debug)]
-pub struct Teller {
-    newest: watch::Sender<Told>,
-    written: watch::Receiver<Written>,
+pub struct StatusWriter {
+    newest: watch::Sender<PendingStatus>,
+    written: watch::Receiver<WriteProgress>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct PendingStatus {
     number: u64,
     status: Value,
-    /// Since when the API does not have what is to be written.
+    /// Start of the time in which the API is out of date.
     since: Option<Instant>,
-    /// What the API has, if it is not what was last written.
+    /// The status in the API, if it is not the last written one.
     found: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
+enum WriteProgress {
     UpTo(u64),
-    /// The pod is not there any more.
+    /// The pod is gone.
     Gone,
 }
 
-impl Teller {
-    /// `before` is the status as the API has it.
+impl StatusWriter {
+    /// `before` is the status in the API.
     #[must_use]
-    pub fn start(client: Client, subject: Subject, before: Value) -> Teller {
-        let (newest, told) = watch::channel(Told::default());
-        let (done, written) = watch::channel(Written::UpTo(0));
+    pub fn start(client: Client, subject: Subject, before: Value) -> StatusWriter {
+        let (newest, told) = watch::channel(PendingStatus::default());
+        let (done, written) = watch::channel(WriteProgress::UpTo(0));
         let mut subject = subject;
         match subject.mirrors.take() {
             None => tokio::spawn(write(client, subject, before, told, done)),
             Some(mirrors) => tokio::spawn(show(client, subject, mirrors, told, done)),
         };
-        Teller { newest, written }
+        StatusWriter { newest, written }
     }
 
-    /// Has this written, unless something newer comes first.
+    /// Writes this status, unless a newer one replaces it first.
     pub fn tell(&self, status: Value) {
         let written = *self.written.borrow();
         self.newest.send_modify(|told| {
             if told.status != status {
-                let waits = told.number > 0 && written != Written::UpTo(told.number);
+                let waits = told.number > 0 && written != WriteProgress::UpTo(told.number);
                 let since = told.since.filter(|_| waits).or_else(|| Some(Instant::now()));
-                *told = Told { number: told.number + 1, status, since, found: None };
+                *told = PendingStatus { number: told.number + 1, status, since, found: None };
             }
         });
     }
 
-    /// Somebody else wrote something into the status: what was last told is written over it. While
-    /// something is still to be written, what was found is most likely only older.
+    /// Another writer changed the status: the last status is written again. While a write is pending, the
+    /// observed status is most likely only older.
     pub fn found(&self, found: Value) {
         let written = *self.written.borrow();
         self.newest.send_if_modified(|told| {
-            let is_news = told.number > 0 && written == Written::UpTo(told.number);
+            let is_news = told.number > 0 && written == WriteProgress::UpTo(told.number);
             if is_news {
                 told.number += 1;
                 told.since = Some(Instant::now());
@@ -107,15 +107,15 @@ impl Teller {
         });
     }
 
-    /// Waits until everything told so far is written, or the pod is gone.
+    /// Waits until every status so far is written, or the pod is gone.
     pub async fn written(&self) {
         let number = self.newest.borrow().number;
         let mut written = self.written.clone();
-        let done = |written: &Written| match written {
-            Written::UpTo(reached) => *reached >= number,
-            Written::Gone => true,
+        let done = |written: &WriteProgress| match written {
+            WriteProgress::UpTo(reached) => *reached >= number,
+            WriteProgress::Gone => true,
         };
-        // An error means that the writer has ended, and it ends only when the pod is gone.
+        // An error means that the writer task has ended, which it does only when the pod is gone.
         let _ = written.wait_for(done).await;
     }
 }
@@ -124,14 +124,14 @@ async fn write(
     client: Client,
     subject: Subject,
     mut before: Value,
-    mut told: watch::Receiver<Told>,
-    done: watch::Sender<Written>,
+    mut told: watch::Receiver<PendingStatus>,
+    done: watch::Sender<WriteProgress>,
 ) {
     let (mut wait, mut tried) = (WAITS.0, 0);
     while told.changed().await.is_ok() {
         loop {
-            let Told { number, status, since, found } = told.borrow_and_update().clone();
-            // Only at the first attempt: by the next one it is known better.
+            let PendingStatus { number, status, since, found } = told.borrow_and_update().clone();
+            // Only at the first attempt: later ones read the status again.
             if let Some(found) = found.filter(|_| number != tried) {
                 before = found;
             }
@@ -140,21 +140,21 @@ async fn write(
                 Ok(()) => {
                     (before, wait) = (status, WAITS.0);
                     subject.count(since);
-                    done.send_replace(Written::UpTo(number));
+                    done.send_replace(WriteProgress::UpTo(number));
                     break;
                 }
                 Err(error) if is_final(&error) => {
-                    done.send_replace(Written::Gone);
+                    done.send_replace(WriteProgress::Gone);
                     return;
                 }
                 Err(_) => {
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(WAITS.1);
-                    // What the API has by now may be something else, or another pod of the name.
+                    // The API may have another status, or another pod of the same name.
                     match current(&client, &subject).await {
                         Ok(Some(status)) => before = status,
                         Ok(None) => {
-                            done.send_replace(Written::Gone);
+                            done.send_replace(WriteProgress::Gone);
                             return;
                         }
                         Err(_) => {}
@@ -165,19 +165,19 @@ async fn write(
     }
 }
 
-/// Writes the status of a static pod to its mirror, to every one that there is in the course of time.
+/// Writes the status of a static pod to its mirror pod, and to every later one.
 async fn show(
     client: Client,
     subject: Subject,
     mut mirrors: watch::Receiver<Arc<Mirrors>>,
-    mut told: watch::Receiver<Told>,
-    done: watch::Sender<Written>,
+    mut told: watch::Receiver<PendingStatus>,
+    done: watch::Sender<WriteProgress>,
 ) {
     let (mut wait, mut written) = (WAITS.0, 0);
-    // The mirror that was last written to, and the status it has.
+    // The last mirror pod, and its status.
     let mut last: Option<(Subject, Value)> = None;
     loop {
-        let Told { number, status, since, .. } = told.borrow_and_update().clone();
+        let PendingStatus { number, status, since, .. } = told.borrow_and_update().clone();
         let uid = mirrors.borrow_and_update().showing(&subject.uid).map(str::to_owned);
         let mut failed = false;
         if let Some(uid) = uid.filter(|_| number > 0) {
@@ -185,7 +185,7 @@ async fn show(
                 Some(last) if last.0.uid == uid => last,
                 _ => {
                     let mirror = Subject { uid, ..subject.clone() };
-                    // One that is there already may say something of an older life.
+                    // An existing mirror pod may have a status of an earlier run.
                     let has = current(&client, &mirror).await.ok().flatten();
                     (mirror, has.unwrap_or_default())
                 }
@@ -195,9 +195,9 @@ async fn show(
                     mirror.count(since.filter(|_| written != number));
                     written = number;
                     (last, wait) = (Some((mirror, status)), WAITS.0);
-                    done.send_replace(Written::UpTo(number));
+                    done.send_replace(WriteProgress::UpTo(number));
                 }
-                // The next one is told of.
+                // The next mirror pod arrives over the channel.
                 Err(error) if is_final(&error) => {}
                 Err(_) => failed = true,
             }
@@ -216,7 +216,7 @@ async fn show(
     }
 }
 
-/// Whether there is nothing to write to: the pod is gone, or another one has its name.
+/// Returns true if there is nothing to write to: the pod is gone, or another one has its name.
 fn is_final(error: &Error) -> bool {
     error.is_not_found() || error.is_conflict()
 }
@@ -239,7 +239,7 @@ async fn patch(
     client.patch_part(PODS, namespace, name, "status", kind, &body).await.map(|_| ())
 }
 
-/// The status the API has; `None` if the pod is another one.
+/// Returns the status in the API; `None` if the pod is another one.
 async fn current(client: &Client, subject: &Subject) -> Result<Option<Value>, Error> {
     let mut pod: Value = client.get(PODS, &subject.namespace, &subject.name).await?;
     let same = pod["metadata"]["uid"] == subject.uid.as_str();

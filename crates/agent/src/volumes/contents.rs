@@ -27,7 +27,7 @@ const LONGEST_NAME: usize = 255;
 
 /// What was fetched from the API, as far as it exists.
 #[derive(Debug, Clone, Copy)]
-pub struct Sources<'a> {
+pub struct VolumeInputs<'a> {
     pub configs: &'a Configs,
     pub tokens: &'a Tokens,
     pub claims: &'a Claims,
@@ -103,7 +103,7 @@ impl std::fmt::Debug for File {
 
 /// What is to be in the volumes of a pod.
 #[must_use]
-pub fn contents(input: &PodInput<'_>, sources: &Sources<'_>) -> Contents {
+pub fn contents(input: &PodInput<'_>, sources: &VolumeInputs<'_>) -> Contents {
     mounted_volumes(input.pod)
         .map(|volume| (volume.name.clone(), of_volume(input, sources, volume)))
         .collect()
@@ -111,7 +111,7 @@ pub fn contents(input: &PodInput<'_>, sources: &Sources<'_>) -> Contents {
 
 fn of_volume(
     input: &PodInput<'_>,
-    sources: &Sources<'_>,
+    sources: &VolumeInputs<'_>,
     volume: &Volume,
 ) -> Result<Content, Problem> {
     if let Some(of) = &volume.empty_dir {
@@ -215,7 +215,7 @@ fn page_size(pod: &Pod, medium: &str, suffix: &str) -> Result<Medium, Problem> {
 /// The files of all sources; a later one takes the place of an earlier one of the same path.
 fn files(
     input: &PodInput<'_>,
-    sources: &Sources<'_>,
+    sources: &VolumeInputs<'_>,
     from: &[Projection],
     mode: u32,
 ) -> Result<BTreeMap<String, File>, Problem> {
@@ -238,7 +238,7 @@ type Files = BTreeMap<String, File>;
 
 fn of_source(
     input: &PodInput<'_>,
-    sources: &Sources<'_>,
+    sources: &VolumeInputs<'_>,
     source: &Projection,
     mode: u32,
 ) -> Result<Files, Problem> {

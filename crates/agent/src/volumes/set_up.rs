@@ -15,7 +15,7 @@ use super::contents::{Content, Contents, File, Medium};
 use super::directories::{EMPTY_DIR, checked, make};
 use super::{Problem, VolumeError, Volumes, atomic, fs_group, host_path, words};
 use crate::runtime::lower::env::Environment;
-use crate::runtime::lower::{Mounted, MountedVolume, expansion};
+use crate::runtime::lower::{MountedVolume, MountedVolumes, expansion};
 use crate::spec::{Container, Pod};
 
 /// Everyone may write to an empty directory; whose pod it is decides who gets there.
@@ -29,10 +29,14 @@ const GROUP_DIRECTORY: u32 = 0o2110;
 impl Volumes {
     /// Makes the volumes of a pod what `contents` says, and tells where they are. Everything that can be
     /// done is done, whatever else fails.
-    pub fn set_up(&self, pod: &Pod, contents: &Contents) -> Result<Mounted, Vec<VolumeError>> {
+    pub fn set_up(
+        &self,
+        pod: &Pod,
+        contents: &Contents,
+    ) -> Result<MountedVolumes, Vec<VolumeError>> {
         let uid = &pod.metadata.uid;
         self.make_pod_directories(uid).map_err(|error| vec![error])?;
-        let mut mounted = Mounted::default();
+        let mut mounted = MountedVolumes::default();
         let mut errors = Vec::new();
         for (name, content) in contents {
             let volume = match content {
@@ -163,7 +167,7 @@ impl Volumes {
         &self,
         pod: &Pod,
         container: &Container,
-        mounted: &Mounted,
+        mounted: &MountedVolumes,
         env: &Environment,
     ) -> Result<BTreeMap<usize, String>, VolumeError> {
         let mut found = BTreeMap::new();

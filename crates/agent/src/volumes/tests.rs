@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::runtime::lower::{Configs, Mounted, MountedVolume, PodInput};
+use crate::runtime::lower::{Configs, MountedVolume, MountedVolumes, PodInput};
 use crate::spec::Pod;
 
 mod files;
@@ -73,7 +73,7 @@ fn contents_with(pod: &Pod, configs: &Configs) -> Contents {
     ];
     let claims = claims.into_iter().map(|(name, claim)| (name.to_owned(), claim)).collect();
     let input: PodInput<'_> = world.input(pod);
-    contents(&input, &Sources { configs, tokens: &tokens(), claims: &claims })
+    contents(&input, &VolumeInputs { configs, tokens: &tokens(), claims: &claims })
 }
 
 fn contents_of(pod: &Pod) -> Contents {
@@ -103,12 +103,12 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    fn set_up(&self, pod: &Pod) -> Result<Mounted, Vec<String>> {
+    fn set_up(&self, pod: &Pod) -> Result<MountedVolumes, Vec<String>> {
         let result = self.volumes.set_up(pod, &contents_of(pod));
         result.map_err(|errors| errors.iter().map(ToString::to_string).collect())
     }
 
-    fn path(&self, mounted: &Mounted, volume: &str) -> PathBuf {
+    fn path(&self, mounted: &MountedVolumes, volume: &str) -> PathBuf {
         match &mounted.volumes[volume] {
             MountedVolume::Path { host_path, .. } => PathBuf::from(host_path),
             other => panic!("{volume} is {other:?}"),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::server::{API_SERVER, Answers, Server};
+use agent::server::{API_SERVER, Server, ServerBackend};
 use bytes::Bytes;
 use cri::{Client, Endpoint, v1};
 use http::{HeaderMap, Method, Request, Response};
@@ -23,11 +23,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pods that the server is told of.
 #[derive(Default)]
-struct Pods {
+struct PodSet {
     pods: Mutex<Vec<(Value, String)>>,
 }
 
-impl Answers for Pods {
+impl ServerBackend for PodSet {
     fn pods(&self) -> Vec<Value> {
         self.pods.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect()
     }
@@ -56,7 +56,7 @@ impl Answers for Pods {
 
 pub(crate) struct Node {
     pub(crate) runtime: Client,
-    pods: Arc<Pods>,
+    pods: Arc<PodSet>,
     authority: Pair,
     port: u16,
     stop: watch::Sender<bool>,
@@ -75,7 +75,7 @@ impl Node {
         let listener = Server::bind(any, &pair, Some(&authority.certificate)).await.unwrap();
         let port = listener.address().unwrap().port();
         let (stop, stopping) = watch::channel(false);
-        let pods = Arc::new(Pods::default());
+        let pods = Arc::new(PodSet::default());
         let server = Server::new(pods.clone(), runtime.clone());
         tokio::spawn(server.serve(listener, stopping));
         Node { runtime, pods, authority, port, stop, containerd }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::Finding;
 use super::pass::survey;
-use crate::context::Hands;
-use crate::cpusets::tracker::Entry;
+use crate::context::AgentContext;
+use crate::cpusets::tracker::TrackedContainer;
 use crate::reclaim::housekeeping;
 use crate::runtime::observed::{ContainerState, RuntimeId};
 use crate::runtime::relist;
@@ -18,9 +18,9 @@ use crate::runtime::relist;
 #[serde(rename_all = "camelCase")]
 pub struct AuditReport {
     /// CPUs that are exclusive to more than one holder.
-    pub held_twice: Vec<HeldTwice>,
+    pub held_twice: Vec<SharedExclusiveCpu>,
     /// Containers that run outside their allocation.
-    pub outside: Vec<Outside>,
+    pub outside: Vec<MisplacedContainer>,
     /// Running containers that are not tracked, by runtime id.
     pub untracked: Vec<RuntimeId>,
     /// UIDs in the ledger without a pod.
@@ -35,7 +35,7 @@ pub struct AuditReport {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HeldTwice {
+pub struct SharedExclusiveCpu {
     pub cpu: CpuId,
     /// `uid/container`, or `the shared pool`.
     pub holders: Vec<String>,
@@ -43,7 +43,7 @@ pub struct HeldTwice {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outside {
+pub struct MisplacedContainer {
     pub pod_uid: String,
     pub container: String,
     pub findings: Vec<Finding>,
@@ -57,28 +57,28 @@ impl AuditReport {
 }
 
 /// Checks ledger, tracked containers, runtime, cgroups and directories.
-pub async fn audit(hands: &Hands) -> AuditReport {
+pub async fn audit(context: &AgentContext) -> AuditReport {
     let mut report = AuditReport::default();
-    let surveyed = survey(hands).await;
-    let running: Vec<Entry> = surveyed.iter().map(|(entry, _)| entry.clone()).collect();
-    report.held_twice = held_twice(hands.book().ledger(), &running);
+    let surveyed = survey(context).await;
+    let running: Vec<TrackedContainer> = surveyed.iter().map(|(entry, _)| entry.clone()).collect();
+    report.held_twice = held_twice(context.book().ledger(), &running);
     for (entry, findings) in surveyed {
         if !findings.is_empty() {
-            let Entry { pod_uid, container, .. } = entry;
-            report.outside.push(Outside { pod_uid, container, findings });
+            let TrackedContainer { pod_uid, container, .. } = entry;
+            report.outside.push(MisplacedContainer { pod_uid, container, findings });
         }
     }
-    match relist::briefly(&hands.runtime).await {
-        Ok(briefs) => {
-            let containers = briefs.values().flat_map(|brief| &brief.containers);
+    match relist::relist(&context.runtime).await {
+        Ok(summaries) => {
+            let containers = summaries.values().flat_map(|summary| &summary.containers);
             let running = containers.filter(|(_, of)| of.state == ContainerState::Running);
-            let tracked = hands.pool.all();
+            let tracked = context.pool.all();
             let untracked = running.map(|(id, _)| id).filter(|id| !tracked.contains_key(*id));
             report.untracked = untracked.cloned().collect();
         }
         Err(error) => report.unseen.push(format!("the runtime: {error}")),
     }
-    match housekeeping::left(hands).await {
+    match housekeeping::left(context).await {
         Some(left) => {
             report.booked_for_nobody = left.booked.into_iter().collect();
             report.left_cgroups = left.cgroups.into_values().collect();
@@ -95,7 +95,7 @@ const SHARED: &str = "the shared pool";
 /// Two pods must not have the same exclusive CPU, and no exclusive CPU may be in the shared pool.
 /// Containers of one pod may share a CPU if at most one of them runs: a container that exited passes its
 /// CPUs on.
-pub(super) fn held_twice(ledger: &Ledger, running: &[Entry]) -> Vec<HeldTwice> {
+pub(super) fn held_twice(ledger: &Ledger, running: &[TrackedContainer]) -> Vec<SharedExclusiveCpu> {
     let mut booked: BTreeMap<CpuId, BTreeMap<String, String>> = BTreeMap::new();
     for (pod, containers) in &ledger.cpu.assignments {
         for (container, cpus) in containers {
@@ -131,7 +131,7 @@ pub(super) fn held_twice(ledger: &Ledger, running: &[Entry]) -> Vec<HeldTwice> {
     let held = |(cpu, mut holders): (CpuId, Vec<String>)| {
         holders.sort();
         holders.dedup();
-        HeldTwice { cpu, holders }
+        SharedExclusiveCpu { cpu, holders }
     };
     twice.into_iter().map(held).collect()
 }

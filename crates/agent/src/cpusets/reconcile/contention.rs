@@ -1,5 +1,5 @@
-//! Programs and settings that may contend with the agent for cpusets: [`Rival`]. [`rivals`] finds them in
-//! what is on the machine ([`Surroundings`]).
+//! Programs and settings that may contend with the agent for cpusets: [`Contender`]. [`contenders`] finds them in
+//! what is on the machine ([`HostObservation`]).
 //!
 //! They are suspects only: the kernel does not record which process changed a cgroup. Stops no process.
 
@@ -14,7 +14,7 @@ use placement::CpuSet;
 
 /// A program or setting that also decides where processes run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rival {
+pub enum Contender {
     Kubelet {
         pid: u32,
     },
@@ -40,19 +40,19 @@ pub enum Rival {
     },
 }
 
-impl fmt::Display for Rival {
+impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rival::Kubelet { pid } => write!(f, "a kubelet (process {pid})"),
-            Rival::Agent { pid } => write!(f, "another berth (process {pid})"),
-            Rival::Plugin { pid, name } => {
+            Contender::Kubelet { pid } => write!(f, "a kubelet (process {pid})"),
+            Contender::Agent { pid } => write!(f, "another berth (process {pid})"),
+            Contender::Plugin { pid, name } => {
                 write!(f, "the runtime's plugin {name} (process {pid})")
             }
-            Rival::StateFile(path) => write!(f, "whoever writes {}", path.display()),
-            Rival::Above { cgroup, cpus } => {
+            Contender::StateFile(path) => write!(f, "whoever writes {}", path.display()),
+            Contender::Above { cgroup, cpus } => {
                 write!(f, "cgroup {cgroup}, which has CPUs {cpus} only (AllowedCPUs= of a slice?)")
             }
-            Rival::First { cpus } => {
+            Contender::First { cpus } => {
                 write!(f, "the init process, which has CPUs {cpus} only (CPUAffinity= of systemd?)")
             }
         }
@@ -61,7 +61,7 @@ impl fmt::Display for Rival {
 
 /// Everything on the machine that may contend for cpusets.
 #[derive(Debug, Clone, Default)]
-pub struct Surroundings {
+pub struct HostObservation {
     pub own_pid: u32,
     pub processes: Vec<Neighbour>,
     pub online: Option<CpuSet>,
@@ -76,36 +76,36 @@ const PLUGINS: [&str; 3] = ["nri-resource-po", "nri-plugin-cpu", "cri-resmgr"];
 
 /// Returns the contenders that could have moved a container with these CPUs.
 #[must_use]
-pub fn rivals(told: &CpuSet, around: &Surroundings) -> Vec<Rival> {
+pub fn contenders(told: &CpuSet, around: &HostObservation) -> Vec<Contender> {
     let others = around.processes.iter().filter(|process| process.pid != around.own_pid);
-    let mut found: Vec<Rival> = others.filter_map(rival).collect();
-    found.extend(around.changed_files.iter().cloned().map(Rival::StateFile));
+    let mut found: Vec<Contender> = others.filter_map(contender).collect();
+    found.extend(around.changed_files.iter().cloned().map(Contender::StateFile));
     let narrow = around.above.iter().find(|(_, cpus)| !told.is_subset(cpus));
     if let Some((cgroup, cpus)) = narrow {
-        found.push(Rival::Above { cgroup: cgroup.clone(), cpus: cpus.clone() });
+        found.push(Contender::Above { cgroup: cgroup.clone(), cpus: cpus.clone() });
     }
     if let (Some(first), Some(online)) = (&around.first, &around.online)
         && !online.is_subset(first)
     {
-        found.push(Rival::First { cpus: first.clone() });
+        found.push(Contender::First { cpus: first.clone() });
     }
     found
 }
 
-fn rival(process: &Neighbour) -> Option<Rival> {
+fn contender(process: &Neighbour) -> Option<Contender> {
     let pid = process.pid;
     let program = process.command.first().map_or("", String::as_str);
     let program = program.rsplit(['/', '\\']).next().unwrap_or_default();
     // The command line of a script or test may contain the word, so only the program counts.
     if process.name == "kubelet" || program == "kubelet" {
-        return Some(Rival::Kubelet { pid });
+        return Some(Contender::Kubelet { pid });
     }
     let runs_agent = process.command.get(1).is_some_and(|verb| verb == "agent" || verb == "up");
     if program == "berth" && runs_agent {
-        return Some(Rival::Agent { pid });
+        return Some(Contender::Agent { pid });
     }
     let plugin = PLUGINS.iter().any(|name| process.name.starts_with(name));
-    plugin.then(|| Rival::Plugin { pid, name: process.name.clone() })
+    plugin.then(|| Contender::Plugin { pid, name: process.name.clone() })
 }
 
 /// The state directory of a stock kubelet.
@@ -127,9 +127,12 @@ pub(super) fn stamps(own_root: &Path) -> BTreeMap<PathBuf, Option<SystemTime>> {
 }
 
 /// Reads the current processes and files of this machine.
-pub(super) fn observe(above: Vec<(String, CpuSet)>, changed_files: Vec<PathBuf>) -> Surroundings {
+pub(super) fn observe(
+    above: Vec<(String, CpuSet)>,
+    changed_files: Vec<PathBuf>,
+) -> HostObservation {
     let proc = Path::new("/proc");
-    Surroundings {
+    HostObservation {
         own_pid: std::process::id(),
         processes: neighbours::processes(proc),
         online: online(),

@@ -1,4 +1,4 @@
-//! Results of earlier checks: [`History`]. It shows contention over a container and prevents repeated events.
+//! Results of earlier checks: [`ReconcileHistory`]. It shows contention over a container and prevents repeated events.
 //! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,16 +13,16 @@ const WITHIN: u64 = 5;
 
 /// A container had to be repaired again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fight {
+pub struct Contention {
     pub times: usize,
     pub checks: u64,
 }
 
 /// Results of earlier checks.
 #[derive(Debug, Default)]
-pub struct History {
+pub struct ReconcileHistory {
     checks: u64,
-    containers: BTreeMap<RuntimeId, Past>,
+    containers: BTreeMap<RuntimeId, RepairHistory>,
     /// Modification times of the kubelet's state files at the first check.
     pub(super) files: Option<BTreeMap<PathBuf, Option<SystemTime>>>,
     /// The event that nothing can be checked was recorded.
@@ -30,7 +30,7 @@ pub struct History {
 }
 
 #[derive(Debug, Default)]
-struct Past {
+struct RepairHistory {
     pid: Option<u32>,
     was_right: bool,
     /// The checks that repaired the container.
@@ -39,7 +39,7 @@ struct Past {
     told: Option<String>,
 }
 
-impl History {
+impl ReconcileHistory {
     /// Starts a check. Containers that no longer exist are forgotten.
     pub fn begin<'a>(&mut self, there: impl IntoIterator<Item = &'a RuntimeId>) {
         self.checks += 1;
@@ -47,7 +47,7 @@ impl History {
         self.containers.retain(|id, _| there.contains(id));
     }
 
-    fn past(&mut self, id: &RuntimeId) -> &mut Past {
+    fn past(&mut self, id: &RuntimeId) -> &mut RepairHistory {
         self.containers.entry(id.clone()).or_default()
     }
 
@@ -74,14 +74,14 @@ impl History {
     }
 
     /// Records a repair. Returns the contention if repairs are too frequent.
-    pub fn repaired(&mut self, id: &RuntimeId) -> Option<Fight> {
+    pub fn repaired(&mut self, id: &RuntimeId) -> Option<Contention> {
         let now = self.checks;
         let past = self.past(id);
         (past.was_right, past.told) = (true, None);
         past.repairs.retain(|check| check + WITHIN > now);
         past.repairs.push(now);
         let times = past.repairs.len();
-        (times >= OFTEN).then_some(Fight { times, checks: WITHIN })
+        (times >= OFTEN).then_some(Contention { times, checks: WITHIN })
     }
 
     /// Records a problem that cannot be repaired. Returns true if it is new.

@@ -17,12 +17,12 @@ use placement::takeover::CpusInUse;
 use serde::Deserialize;
 use tracing::{info, warn};
 
-use super::contention::{self, Rival};
-use super::{Finding, History, findings, said};
-use crate::context::Hands;
-use crate::cpusets::tracker::Entry;
-use crate::observability::events::Told;
-use crate::runtime::lower::Placed;
+use super::contention::{self, Contender};
+use super::{Finding, ReconcileHistory, findings, said};
+use crate::context::AgentContext;
+use crate::cpusets::tracker::TrackedContainer;
+use crate::observability::events::AgentEvent;
+use crate::runtime::lower::ContainerAffinity;
 use crate::runtime::observed::RuntimeId;
 
 /// The shortest period, whatever is configured.
@@ -30,7 +30,7 @@ const LEAST_PERIOD: Duration = Duration::from_millis(100);
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct PassSummary {
     /// Number of checked containers.
     pub looked: usize,
     pub repaired: usize,
@@ -45,56 +45,62 @@ pub struct Checked {
 }
 
 /// Checks every period as long as it is polled. The first check is after one period.
-pub async fn keep(hands: Arc<Hands>, period: Duration) {
+pub async fn keep(context: Arc<AgentContext>, period: Duration) {
     let period = period.max(LEAST_PERIOD);
     let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
-        check(&hands).await;
+        check(&context).await;
     }
 }
 
 /// Checks all containers now.
-pub async fn check(hands: &Hands) -> Checked {
-    let mut history = hands.truth.lock().await;
-    let entries = hands.pool.all();
+pub async fn check(context: &AgentContext) -> PassSummary {
+    let mut history = context.truth.lock().await;
+    let entries = context.pool.all();
     history.begin(entries.keys());
-    let root = hands.volumes.root().to_owned();
+    let root = context.volumes.root().to_owned();
     let (online, stamps) = blocking(move || (contention::online(), contention::stamps(&root)))
         .await
         .unwrap_or_default();
     let before = history.files.get_or_insert_with(|| stamps.clone());
     let mut files: Vec<PathBuf> =
         stamps.iter().filter(|(path, at)| before.get(*path) != Some(*at)).map(first).collect();
-    files.extend(restore_files(hands));
-    let mut round =
-        Round { hands, history: &mut history, online, files, checked: Checked::default() };
+    files.extend(restore_files(context));
+    let mut round = ReconcilePass {
+        context,
+        history: &mut history,
+        online,
+        files,
+        checked: PassSummary::default(),
+    };
     for id in entries.keys() {
         round.look_at(id).await;
     }
-    let Round { checked, .. } = round;
+    let ReconcilePass { checked, .. } = round;
     if checked.blind > 0 && !history.said_blind {
         history.said_blind = true;
         let containers = checked.blind;
-        warn!(containers, "neither the system nor the runtime says where containers really run");
+        warn!(containers, "cannot read effective cpusets from the kernel or the runtime");
     }
     checked
 }
 
 /// Returns all running containers with their differences. Changes nothing.
-pub(super) async fn survey(hands: &Hands) -> Vec<(Entry, Vec<Finding>)> {
-    let mut history = hands.truth.lock().await;
+pub(super) async fn survey(context: &AgentContext) -> Vec<(TrackedContainer, Vec<Finding>)> {
+    let mut history = context.truth.lock().await;
     let online = blocking(contention::online).await.flatten();
-    let checked = Checked::default();
-    let mut round = Round { hands, history: &mut history, online, files: Vec::new(), checked };
+    let checked = PassSummary::default();
+    let mut round =
+        ReconcilePass { context, history: &mut history, online, files: Vec::new(), checked };
     let mut found = Vec::new();
-    for id in hands.pool.all().keys() {
-        let _still = hands.pool.stand_still().await;
+    for id in context.pool.all().keys() {
+        let _still = context.pool.stand_still().await;
         let view = round.view(id).await;
-        let Some(entry) = hands.pool.entry(id) else { continue };
+        let Some(entry) = context.pool.entry(id) else { continue };
         if !matches!(view, View::Gone | View::Still) {
-            let findings = round.findings(&hands.place(&entry), &view);
+            let findings = round.findings(&context.place(&entry), &view);
             found.push((entry, findings));
         }
     }
@@ -103,13 +109,13 @@ pub(super) async fn survey(hands: &Hands) -> Vec<(Entry, Vec<Finding>)> {
 
 /// Returns the CPUs that the tracked containers may use, where they can be read. Containers that may use
 /// any CPU are left out.
-pub async fn cpus_in_use(hands: &Hands) -> CpusInUse {
-    let mut history = hands.truth.lock().await;
-    let checked = Checked::default();
+pub async fn cpus_in_use(context: &AgentContext) -> CpusInUse {
+    let mut history = context.truth.lock().await;
+    let checked = PassSummary::default();
     let mut round =
-        Round { hands, history: &mut history, online: None, files: Vec::new(), checked };
+        ReconcilePass { context, history: &mut history, online: None, files: Vec::new(), checked };
     let mut in_use = CpusInUse::new();
-    for (id, entry) in hands.pool.all() {
+    for (id, entry) in context.pool.all() {
         let cpus = match round.view(&id).await {
             View::InForce(found) => found.cpus,
             View::Said(says) => {
@@ -131,17 +137,17 @@ fn first<T: Clone, U>((one, _): (&T, U)) -> T {
 }
 
 /// Rewrites state files that another program changed. Returns their paths.
-fn restore_files(hands: &Hands) -> Vec<PathBuf> {
-    let mut book = hands.book();
+fn restore_files(context: &AgentContext) -> Vec<PathBuf> {
+    let mut book = context.book();
     let altered = book.altered();
     for path in &altered {
-        warn!(path = %path.display(), "somebody else wrote the state file; it is written again");
-        hands.counters.repaired.increment(&["state"]);
+        warn!(path = %path.display(), "another program wrote the state file; rewriting it");
+        context.metrics.repaired.increment(&["state"]);
     }
     if !altered.is_empty()
         && let Err(error) = book.rewrite()
     {
-        warn!(%error, "state");
+        warn!(%error, "failed to rewrite the state file");
     }
     altered
 }
@@ -158,27 +164,27 @@ enum View {
 }
 
 /// One check of all containers.
-struct Round<'a> {
-    hands: &'a Hands,
-    history: &'a mut History,
+struct ReconcilePass<'a> {
+    context: &'a AgentContext,
+    history: &'a mut ReconcileHistory,
     online: Option<CpuSet>,
     /// State files that another program writes.
     files: Vec<PathBuf>,
-    checked: Checked,
+    checked: PassSummary,
 }
 
-impl Round<'_> {
+impl ReconcilePass<'_> {
     async fn look_at(&mut self, id: &RuntimeId) {
-        let hands = self.hands;
-        let _still = hands.pool.stand_still().await;
-        let Some(entry) = hands.pool.entry(id) else { return };
-        if is_anywhere(&hands.place(&entry)) && is_anywhere(&entry.placed) {
+        let context = self.context;
+        let _still = context.pool.stand_still().await;
+        let Some(entry) = context.pool.entry(id) else { return };
+        if is_anywhere(&context.place(&entry)) && is_anywhere(&entry.placed) {
             return;
         }
         let view = self.view(id).await;
         // Read the allocation only now: it may have changed before the container started.
-        let Some(entry) = hands.pool.entry(id) else { return };
-        let want = hands.place(&entry);
+        let Some(entry) = context.pool.entry(id) else { return };
+        let want = context.place(&entry);
         match &view {
             View::Still => return,
             View::Blind => {
@@ -189,10 +195,10 @@ impl Round<'_> {
                 return;
             }
             View::Gone => {
-                hands.pool.leave(id);
-                hands.counters.repaired.increment(&["gone"]);
+                context.pool.leave(id);
+                context.metrics.repaired.increment(&["gone"]);
                 self.checked.gone += 1;
-                info!(id, container = entry.container, "somebody else removed a container");
+                info!(id, container = entry.container, "another program removed a container");
                 return;
             }
             View::Said(_) | View::InForce(_) => {}
@@ -201,7 +207,7 @@ impl Round<'_> {
         let wrong = self.findings(&want, &view);
         if wrong.is_empty() {
             self.history.right(id);
-            hands.pool.found(id, want);
+            context.pool.found(id, want);
             return;
         }
         if entry.placed != want && self.findings(&entry.placed, &view).is_empty() {
@@ -211,26 +217,26 @@ impl Round<'_> {
         self.repair(id, &entry, want, &wrong, &view).await;
     }
 
-    fn findings(&self, told: &Placed, view: &View) -> Vec<Finding> {
+    fn findings(&self, told: &ContainerAffinity, view: &View) -> Vec<Finding> {
         match view {
             View::InForce(found) => findings(told, found, self.online.as_ref()),
-            View::Said(says) => said(self.hands.facts().os, told, says),
+            View::Said(says) => said(self.context.facts().os, told, says),
             View::Gone | View::Still | View::Blind => Vec::new(),
         }
     }
 
     /// Moves a container that is not where it should be although nothing interfered: the shared pool
     /// changed, or the agent was not running.
-    async fn follow(&mut self, id: &RuntimeId, want: Placed) {
-        let (pool, os) = (&self.hands.pool, self.hands.facts().os);
-        match pool.put(&self.hands.runtime, os, id.clone(), want).await {
+    async fn follow(&mut self, id: &RuntimeId, want: ContainerAffinity) {
+        let (pool, os) = (&self.context.pool, self.context.facts().os);
+        match pool.put(&self.context.runtime, os, id.clone(), want).await {
             Ok(()) => {
                 self.checked.moved += 1;
-                self.hands.counters.moved.increment(&[]);
+                self.context.metrics.moved.increment(&[]);
             }
             Err(error) => {
                 self.checked.wrong += 1;
-                warn!(%error, "a container does not follow the shared pool");
+                warn!(%error, "failed to move a container to the shared pool");
             }
         }
     }
@@ -238,18 +244,18 @@ impl Round<'_> {
     async fn repair(
         &mut self,
         id: &RuntimeId,
-        entry: &Entry,
-        want: Placed,
+        entry: &TrackedContainer,
+        want: ContainerAffinity,
         wrong: &[Finding],
         view: &View,
     ) {
-        let hands = self.hands;
+        let context = self.context;
         let suspects = self.suspects(&want, view).await;
         let found = worded(wrong);
         let container = entry.container.clone();
-        let os = hands.facts().os;
-        let put = hands.pool.put(&hands.runtime, os, id.clone(), want.clone()).await;
-        if hands.pool.entry(id).is_none() {
+        let os = context.facts().os;
+        let put = context.pool.put(&context.runtime, os, id.clone(), want.clone()).await;
+        if context.pool.entry(id).is_none() {
             // It has exited.
             return;
         }
@@ -262,52 +268,52 @@ impl Round<'_> {
         };
         let Some(why) = why else {
             for finding in wrong {
-                hands.counters.repaired.increment(&[finding.label()]);
+                context.metrics.repaired.increment(&[finding.label()]);
             }
             self.checked.repaired += 1;
             let fight = self.history.repaired(id);
-            info!(id, container, found, ?fight, "put a container back");
-            self.tell(entry, Told::PlacementRepaired { container, found, fight, suspects });
+            info!(id, container, found, ?fight, "moved a container back to its CPUs");
+            self.tell(entry, AgentEvent::PlacementRepaired { container, found, fight, suspects });
             return;
         };
         self.checked.wrong += 1;
         let ignored = why.is_empty() && !self.history.was_right(id) && suspects.is_empty();
-        let told = Told::PlacementNotInForce { container, found, why, ignored, suspects };
+        let told = AgentEvent::PlacementNotInForce { container, found, why, ignored, suspects };
         if self.history.stays(id, &told.to_string()) {
             warn!(id, "{told}");
             self.tell(entry, told);
         }
     }
 
-    fn tell(&self, entry: &Entry, told: Told) {
-        let active = Arc::clone(&self.hands.active.borrow());
+    fn tell(&self, entry: &TrackedContainer, told: AgentEvent) {
+        let active = Arc::clone(&self.context.active.borrow());
         let pod = active.iter().find(|pod| pod.metadata.uid == entry.pod_uid);
         if let Some(pod) = pod
             && let Some((role, container)) = pod.container(&entry.container)
         {
-            self.hands.recorder.container(pod, role, &container.name, told);
+            self.context.recorder.container(pod, role, &container.name, told);
         }
     }
 
     /// Returns the possible causes.
-    async fn suspects(&self, told: &Placed, view: &View) -> Vec<String> {
-        let above = match (view, &self.hands.cgroups) {
+    async fn suspects(&self, told: &ContainerAffinity, view: &View) -> Vec<String> {
+        let above = match (view, &self.context.cgroups) {
             (View::InForce(found), Some(cgroups)) => cgroups.host().cpus_above(found),
             _ => Vec::new(),
         };
         let files = self.files.clone();
         let around = blocking(move || contention::observe(above, files)).await;
         let found =
-            around.map(|around| contention::rivals(&told.cpus, &around)).unwrap_or_default();
-        found.iter().map(Rival::to_string).collect()
+            around.map(|around| contention::contenders(&told.cpus, &around)).unwrap_or_default();
+        found.iter().map(Contender::to_string).collect()
     }
 
     async fn view(&mut self, id: &RuntimeId) -> View {
-        let Some(cgroups) = self.hands.cgroups.as_ref().map(|of| of.host().clone()) else {
+        let Some(cgroups) = self.context.cgroups.as_ref().map(|of| of.host().clone()) else {
             return match self.ask(id, false).await {
-                Asked::Running { resources: Some(says), .. } => View::Said(Box::new(says)),
-                Asked::Running { .. } => View::Blind,
-                Asked::Other(view) => view,
+                RuntimeAnswer::Running { resources: Some(says), .. } => View::Said(Box::new(says)),
+                RuntimeAnswer::Running { .. } => View::Blind,
+                RuntimeAnswer::Other(view) => view,
             };
         };
         if let Some(pid) = self.history.pid(id)
@@ -318,8 +324,8 @@ impl Round<'_> {
             return View::InForce(Box::new(found));
         }
         let (pid, resources) = match self.ask(id, true).await {
-            Asked::Running { pid, resources } => (pid, resources),
-            Asked::Other(view) => return view,
+            RuntimeAnswer::Running { pid, resources } => (pid, resources),
+            RuntimeAnswer::Other(view) => return view,
         };
         self.history.set_pid(id, pid);
         if let Some(pid) = pid {
@@ -327,35 +333,37 @@ impl Round<'_> {
                 Ok(found) => return View::InForce(Box::new(found)),
                 // It has just exited.
                 Err(CgroupError::NoProcess(_)) => return View::Still,
-                Err(error) => warn!(%error, id, "what is in force cannot be read"),
+                Err(error) => {
+                    warn!(%error, id, "failed to read the effective cpuset of a container")
+                }
             }
         }
         resources.map_or(View::Blind, |says| View::Said(Box::new(says)))
     }
 
-    async fn ask(&self, id: &RuntimeId, verbose: bool) -> Asked {
+    async fn ask(&self, id: &RuntimeId, verbose: bool) -> RuntimeAnswer {
         let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose };
-        let answer = match self.hands.runtime.call(request).await {
+        let answer = match self.context.runtime.call(request).await {
             Ok(answer) => answer,
-            Err(error) if error.is_not_found() => return Asked::Other(View::Gone),
+            Err(error) if error.is_not_found() => return RuntimeAnswer::Other(View::Gone),
             // The node's conditions report that the runtime is unavailable.
-            Err(_) => return Asked::Other(View::Still),
+            Err(_) => return RuntimeAnswer::Other(View::Still),
         };
-        let Some(status) = answer.status else { return Asked::Other(View::Gone) };
+        let Some(status) = answer.status else { return RuntimeAnswer::Other(View::Gone) };
         if status.state() != v1::ContainerState::ContainerRunning {
-            return Asked::Other(View::Still);
+            return RuntimeAnswer::Other(View::Still);
         }
-        Asked::Running { pid: pid(&answer.info), resources: status.resources }
+        RuntimeAnswer::Running { pid: pid(&answer.info), resources: status.resources }
     }
 }
 
 /// The answer of the runtime about a container.
-enum Asked {
+enum RuntimeAnswer {
     Running { pid: Option<u32>, resources: Option<v1::ContainerResources> },
     Other(View),
 }
 
-fn is_anywhere(placed: &Placed) -> bool {
+fn is_anywhere(placed: &ContainerAffinity) -> bool {
     placed.cpus.is_empty() && placed.mems.is_empty() && placed.groups.is_empty()
 }
 
@@ -366,11 +374,11 @@ pub(super) fn worded(findings: &[Finding]) -> String {
 /// Returns the PID of a container's first process from the verbose status of containerd or CRI-O.
 pub(super) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
     #[derive(Deserialize)]
-    struct Told {
+    struct VerboseInfo {
         pid: u32,
     }
     let text = info.get("info")?;
-    serde_json::from_str::<Told>(text).ok().map(|told| told.pid).filter(|pid| *pid != 0)
+    serde_json::from_str::<VerboseInfo>(text).ok().map(|told| told.pid).filter(|pid| *pid != 0)
 }
 
 pub(super) async fn in_force(cgroups: &Cgroups, pid: u32) -> Result<InForce, CgroupError> {

@@ -11,8 +11,8 @@ use placement::windows::{GroupAffinity, GroupId};
 use super::audit::held_twice;
 use super::pass::{pid, worded};
 use super::*;
-use crate::cpusets::tracker::Entry;
-use crate::observability::events::Told;
+use crate::cpusets::tracker::TrackedContainer;
+use crate::observability::events::AgentEvent;
 
 fn cpus(text: &str) -> CpuSet {
     CpuSet::parse(text).unwrap()
@@ -22,8 +22,8 @@ fn nodes(text: &str) -> BTreeSet<NumaId> {
     cpus(text).iter().map(|id| NumaId(id.0)).collect()
 }
 
-fn told(on: &str, mems: &str) -> Placed {
-    Placed { cpus: cpus(on), exclusive: true, mems: nodes(mems), groups: Vec::new() }
+fn told(on: &str, mems: &str) -> ContainerAffinity {
+    ContainerAffinity { cpus: cpus(on), exclusive: true, mems: nodes(mems), groups: Vec::new() }
 }
 
 /// Written and effective CPUs, written and effective memory nodes, and threads with both.
@@ -49,7 +49,7 @@ fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> InForce {
 
 #[test]
 fn differences_are_found_but_not_threads_restricted_by_the_container() {
-    let table: &[(&str, Placed, InForce, &str)] = &[
+    let table: &[(&str, ContainerAffinity, InForce, &str)] = &[
         ("as told", told("2-3", "0"), in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0")]), ""),
         (
             "threads of its own choice",
@@ -105,7 +105,12 @@ fn differences_are_found_but_not_threads_restricted_by_the_container() {
             in_force(["3-4", "3", "0", "0"], &[("3", "0")]),
             "",
         ),
-        ("told nothing", Placed::default(), in_force(["0", "0", "0", "0"], &[("0", "0")]), ""),
+        (
+            "told nothing",
+            ContainerAffinity::default(),
+            in_force(["0", "0", "0", "0"], &[("0", "0")]),
+            "",
+        ),
     ];
     let online = cpus("0-3");
     for (name, told, found, expected) in table {
@@ -118,7 +123,8 @@ fn differences_are_found_but_not_threads_restricted_by_the_container() {
 #[test]
 fn runtime_status_is_compared_where_processes_cannot_be_read() {
     let group = |group: u64, mask: u64| GroupAffinity { group: GroupId::new(group).unwrap(), mask };
-    let of_windows = Placed { groups: vec![group(0, 3), group(1, 1)], ..told("0-1,64", "") };
+    let of_windows =
+        ContainerAffinity { groups: vec![group(0, 3), group(1, 1)], ..told("0-1,64", "") };
     let windows = |of: &[(u64, u32)]| {
         let affinity_cpus = of
             .iter()
@@ -168,13 +174,13 @@ fn the_pid_is_read_from_the_verbose_status() {
 #[test]
 fn three_repairs_within_five_checks_are_a_fight() {
     let id = "c".to_owned();
-    let mut history = History::default();
+    let mut history = ReconcileHistory::default();
     // The checks with a repair, and those after which it counts as contention.
     let table: [(&[u32], &[u32]); 3] =
         [(&[1, 2, 3, 4], &[3, 4]), (&[1, 3, 5], &[5]), (&[1, 4, 6, 9, 10], &[10])];
     for (repairs, fights) in table {
         history.begin([]);
-        let mut history = History::default();
+        let mut history = ReconcileHistory::default();
         let mut seen = Vec::new();
         for check in 1..=10 {
             history.begin([&id]);
@@ -201,7 +207,7 @@ fn programs_that_set_cpusets_are_named() {
         name: name.to_owned(),
         command: command.iter().map(|&word| word.to_owned()).collect(),
     };
-    let quiet = Surroundings {
+    let quiet = HostObservation {
         own_pid: 10,
         processes: vec![
             process(1, "systemd", &["/sbin/init"]),
@@ -214,7 +220,7 @@ fn programs_that_set_cpusets_are_named() {
         above: vec![("/".to_owned(), cpus("0-3")), ("/kubepods".to_owned(), cpus("0-3"))],
         changed_files: Vec::new(),
     };
-    assert_eq!(rivals(&cpus("2-3"), &quiet), []);
+    assert_eq!(contenders(&cpus("2-3"), &quiet), []);
     let mut loud = quiet;
     loud.processes.extend([
         process(20, "kubelet", &["/usr/bin/kubelet", "--config=x"]),
@@ -224,7 +230,8 @@ fn programs_that_set_cpusets_are_named() {
     loud.first = Some(cpus("0-1"));
     loud.above.insert(1, ("/system.slice".to_owned(), cpus("0-2")));
     loud.changed_files = vec!["state".into()];
-    let named: Vec<String> = rivals(&cpus("2-3"), &loud).iter().map(ToString::to_string).collect();
+    let named: Vec<String> =
+        contenders(&cpus("2-3"), &loud).iter().map(ToString::to_string).collect();
     assert_eq!(
         named,
         [
@@ -238,20 +245,22 @@ fn programs_that_set_cpusets_are_named() {
     );
     // A parent cgroup with enough CPUs is not a cause.
     loud.above.truncate(1);
-    assert!(!rivals(&cpus("2-3"), &loud).iter().any(|of| matches!(of, Rival::Above { .. })));
+    assert!(
+        !contenders(&cpus("2-3"), &loud).iter().any(|of| matches!(of, Contender::Above { .. }))
+    );
 }
 
 #[test]
 fn events_name_the_container_the_difference_and_the_suspect() {
     let suspects = vec!["a kubelet (process 20)".to_owned()];
     let (container, found) = ("c".to_owned(), "CPUs 0-3 instead of 3".to_owned());
-    let repaired = |fight: Option<Fight>, suspects: &[String]| {
+    let repaired = |fight: Option<Contention>, suspects: &[String]| {
         let (container, found) = (container.clone(), found.clone());
-        Told::PlacementRepaired { container, found, fight, suspects: suspects.to_vec() }
+        AgentEvent::PlacementRepaired { container, found, fight, suspects: suspects.to_vec() }
     };
     let start = "Container c had CPUs 0-3 instead of 3 and was put back";
     assert_eq!(repaired(None, &[]).to_string(), start);
-    let fight = Some(Fight { times: 3, checks: 5 });
+    let fight = Some(Contention { times: 3, checks: 5 });
     assert_eq!(
         repaired(fight, &suspects).to_string(),
         format!(
@@ -264,7 +273,7 @@ fn events_name_the_container_the_difference_and_the_suspect() {
     );
     assert_eq!(repaired(None, &[]).severity().name(), "Warning");
     assert_eq!(repaired(None, &[]).reason(), "PlacementRepaired");
-    let stays = |why: &str, ignored: bool| Told::PlacementNotInForce {
+    let stays = |why: &str, ignored: bool| AgentEvent::PlacementNotInForce {
         container: container.clone(),
         found: found.clone(),
         why: why.to_owned(),
@@ -291,15 +300,15 @@ fn only_containers_that_exited_may_share_exclusive_cpus() {
     assign(&mut ledger, "a", "init", "2-3");
     assign(&mut ledger, "a", "app", "2");
     assign(&mut ledger, "b", "app", "4");
-    let entry = |pod: &str, container: &str, on: &str, exclusive: bool| Entry {
+    let entry = |pod: &str, container: &str, on: &str, exclusive: bool| TrackedContainer {
         pod_uid: pod.to_owned(),
         container: container.to_owned(),
-        placed: Placed { exclusive, ..told(on, "") },
+        placed: ContainerAffinity { exclusive, ..told(on, "") },
     };
     let app = entry("a", "app", "2", true);
     let shared = entry("s", "c", "0-1", false);
     assert_eq!(held_twice(&ledger, &[app.clone(), shared.clone(), shared]), []);
-    let held = |ledger: &Ledger, running: &[Entry]| -> Vec<String> {
+    let held = |ledger: &Ledger, running: &[TrackedContainer]| -> Vec<String> {
         let twice = held_twice(ledger, running);
         twice.iter().map(|of| format!("{}: {}", of.cpu, of.holders.join(", "))).collect()
     };

@@ -67,7 +67,7 @@ fn actuated_resources_are_kept_until_they_equal_the_allocated_ones() {
     let open = || Allocations::open(directory.path()).unwrap();
     let (mut allocations, unusable) = open();
     assert_eq!(unusable, []);
-    let (old, new) = (PodGiven::of(&pod("100m")), PodGiven::of(&pod("200m")));
+    let (old, new) = (PodAllocation::of(&pod("100m")), PodAllocation::of(&pod("200m")));
     allocations.allocate("u", old.clone()).unwrap();
     assert_eq!(open().0.actuated("u"), None);
     allocations.allocate("u", new.clone()).unwrap();
@@ -79,7 +79,7 @@ fn actuated_resources_are_kept_until_they_equal_the_allocated_ones() {
     allocations.allocate("u", old).unwrap();
     assert_eq!(open().0.actuated("u"), None);
     allocations.allocate("u", new.clone()).unwrap();
-    let given = |of: &PodGiven, name: &str| of.container_resources[name].clone();
+    let given = |of: &PodAllocation, name: &str| of.container_resources[name].clone();
     assert!(!allocations.actuate("u", "b", given(&new, "b")).unwrap());
     assert!(allocations.actuate("u", "a", given(&new, "a")).unwrap());
     assert_eq!(open().0.actuated("u"), None);
@@ -93,16 +93,16 @@ fn actuated_resources_of_every_pod_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
     let files = || FILES.map(|file| fs::read(directory.path().join(file)).unwrap());
-    allocations.allocate("u", PodGiven::of(&pod("100m"))).unwrap();
-    allocations.allocate("v", PodGiven::of(&pod("100m"))).unwrap();
+    allocations.allocate("u", PodAllocation::of(&pod("100m"))).unwrap();
+    allocations.allocate("v", PodAllocation::of(&pod("100m"))).unwrap();
     let [allocated, actuated] = files();
     assert_eq!(allocated, actuated);
     assert_eq!(parse(&actuated).unwrap().len(), 2);
-    allocations.allocate("u", PodGiven::of(&pod("200m"))).unwrap();
+    allocations.allocate("u", PodAllocation::of(&pod("200m"))).unwrap();
     let of = |text: &[u8], uid: &str| parse(text).unwrap()[uid].clone();
     let [allocated, actuated] = files();
-    assert_eq!(of(&allocated, "u"), PodGiven::of(&pod("200m")));
-    assert_eq!(of(&actuated, "u"), PodGiven::of(&pod("100m")));
+    assert_eq!(of(&allocated, "u"), PodAllocation::of(&pod("200m")));
+    assert_eq!(of(&actuated, "u"), PodAllocation::of(&pod("100m")));
     allocations.forget("u").unwrap();
     let [allocated, actuated] = files();
     assert_eq!(allocated, actuated);
@@ -112,12 +112,14 @@ fn actuated_resources_of_every_pod_are_written() {
 fn volume_limits_of_a_kubelet_are_preserved() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Some(json!({"cache": "1Gi"}));
-    let given =
-        |cpu: &str| PodGiven { empty_dir_volume_limits: limits.clone(), ..PodGiven::of(&pod(cpu)) };
+    let given = |cpu: &str| PodAllocation {
+        empty_dir_volume_limits: limits.clone(),
+        ..PodAllocation::of(&pod(cpu))
+    };
     let text = render([("u".to_owned(), given("100m"))].into());
     fs::write(directory.path().join(FILES[0]), text).unwrap();
     let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
-    allocations.allocate("u", PodGiven::of(&pod("200m"))).unwrap();
+    allocations.allocate("u", PodAllocation::of(&pod("200m"))).unwrap();
     assert_eq!(allocations.allocated("u"), Some(&given("200m")));
 }
 
@@ -132,9 +134,9 @@ fn unusable_file_is_reported() {
 
 #[test]
 fn only_resizable_resources_are_compared() {
-    let given = |limits: Value| Given {
+    let given = |limits: Value| AllocatedResources {
         limits: serde_json::from_value(limits).unwrap(),
-        ..Given::default()
+        ..AllocatedResources::default()
     };
     let table = [
         (json!({}), json!({"cpu": "0"}), true),
@@ -153,12 +155,12 @@ fn only_resizable_resources_are_compared() {
 fn late_actuation_does_not_confirm_a_newer_allocation() {
     let directory = tempfile::tempdir().unwrap();
     let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
-    let whole = |cpu: &str| PodGiven {
-        pod_level_resources: Some(Given {
+    let whole = |cpu: &str| PodAllocation {
+        pod_level_resources: Some(AllocatedResources {
             limits: serde_json::from_value(json!({"cpu": cpu})).unwrap(),
-            ..Given::default()
+            ..AllocatedResources::default()
         }),
-        ..PodGiven::default()
+        ..PodAllocation::default()
     };
     allocations.allocate("u", whole("1")).unwrap();
     allocations.allocate("u", whole("2")).unwrap();

@@ -33,7 +33,7 @@ fn pod(uid: &str, cpus: u32) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-fn hand_out(book: &mut Book, pod: &Pod) -> CpuSet {
+fn hand_out(book: &mut LedgerFile, pod: &Pod) -> CpuSet {
     let placement = book.plan(&placement_demand(pod)).unwrap();
     book.commit(placement).unwrap();
     book.placed(pod)["c"].cpus.clone()
@@ -46,13 +46,13 @@ fn text(set: &CpuSet) -> String {
 #[test]
 fn assignments_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (mut book, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
     assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
     assert_eq!(text(&book.shared()), "0,3");
     drop(book);
 
-    let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (mut book, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
     assert!(book.holds(&PodUid::new("a")));
     // No other pod gets them, and the pod gets the same CPUs again.
@@ -63,18 +63,18 @@ fn assignments_survive_a_restart() {
     assert!(!book.release(&PodUid::new("a")).unwrap());
     drop(book);
 
-    let (book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(text(&book.shared()), "0-2");
 }
 
 #[test]
 fn plan_of_a_changed_ledger_is_stale() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 2));
     let planned = book.plan(&placement_demand(&pod("b", 1))).unwrap();
     book.release(&PodUid::new("a")).unwrap();
-    assert!(matches!(book.commit(planned), Err(BookError::Stale)));
+    assert!(matches!(book.commit(planned), Err(LedgerError::Stale)));
     assert!(!book.holds(&PodUid::new("b")));
     // Released CPUs return to the shared pool.
     assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "1");
@@ -84,11 +84,11 @@ fn plan_of_a_changed_ledger_is_stale() {
 #[test]
 fn running_pod_keeps_its_placement_before_it_is_admitted_again() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 2));
     let before = book.place(&PodUid::new("a"), "c");
     drop(book);
-    let (book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(book.place(&PodUid::new("a"), "c"), before);
     assert!(before.exclusive && text(&before.cpus) == "1-2");
     let shared = book.place(&PodUid::new("b"), "c");
@@ -98,7 +98,7 @@ fn running_pod_keeps_its_placement_before_it_is_admitted_again() {
 #[test]
 fn foreign_changes_of_state_files_are_detected_and_overwritten() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 2));
     assert_eq!(book.altered(), [] as [PathBuf; 0]);
     let [cpu, memory] = FILES.map(|manager| directory.path().join(manager.file_name()));
@@ -114,14 +114,14 @@ fn foreign_changes_of_state_files_are_detected_and_overwritten() {
 #[test]
 fn assignments_that_no_longer_fit_are_reported_and_backed_up() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     hand_out(&mut book, &pod("a", 1));
     hand_out(&mut book, &pod("b", 1));
     drop(book);
     let before = fs::read_to_string(directory.path().join("cpu_manager_state")).unwrap();
 
     // CPU 1, which pod a has, is reserved for the system now.
-    let (book, found) = Book::open(directory.path(), node(4, "0-1")).unwrap();
+    let (book, found) = LedgerFile::open(directory.path(), node(4, "0-1")).unwrap();
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert!(lines.iter().any(|line| line.contains("pod a, container c")), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("pod b")), "{lines:?}");
@@ -129,7 +129,7 @@ fn assignments_that_no_longer_fit_are_reported_and_backed_up() {
     let kept: Vec<&String> = found
         .iter()
         .filter_map(|found| match found {
-            Found::Kept(path) => Some(path),
+            StateFileNotice::Kept(path) => Some(path),
             _ => None,
         })
         .collect();
@@ -150,7 +150,7 @@ fn windows_affinity_ignores_a_stale_file_when_enabled_again() {
         );
         let (config, _) = objects::kubelet_config::read(&written).unwrap();
         let node = Configured::new(&machine, &config).unwrap().node;
-        let (book, found) = Book::open(directory.path(), node).unwrap();
+        let (book, found) = LedgerFile::open(directory.path(), node).unwrap();
         (book, found.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let named = |lines: &[String], word: &str| lines.iter().any(|line| line.contains(word));
@@ -187,10 +187,10 @@ fn windows_affinity_ignores_a_stale_file_when_enabled_again() {
 fn unusable_file_does_not_block_startup() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("cpu_manager_state"), "{\"policyName\":\"static\"").unwrap();
-    let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
-    assert!(matches!(found.first(), Some(Found::Unusable { .. })), "{found:?}");
+    let (mut book, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    assert!(matches!(found.first(), Some(StateFileNotice::UnusableFile { .. })), "{found:?}");
     assert_eq!(text(&hand_out(&mut book, &pod("a", 1))), "1");
-    let (_, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    let (_, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
 }
 
@@ -210,7 +210,7 @@ fn memory_from_other_numa_nodes_is_a_warning_on_windows() {
         let (config, _) = objects::kubelet_config::read(&written).unwrap();
         let node = Configured::new(&machine, &config).unwrap().node;
         let directory = tempfile::tempdir().unwrap();
-        let (book, _) = Book::open(directory.path(), node).unwrap();
+        let (book, _) = LedgerFile::open(directory.path(), node).unwrap();
         let mut large = pod("a", 2);
         let resources = &mut large.spec.containers[0].resources;
         for list in [&mut resources.requests, &mut resources.limits] {
@@ -242,7 +242,7 @@ fn in_use(list: InUse<'_>) -> CpusInUse {
 fn cpus_are_recovered_from_the_runtime_without_a_usable_file() {
     for broken in [None, Some("{\"policyName\":\"static\""), Some("{}"), Some("")] {
         let directory = tempfile::tempdir().unwrap();
-        let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+        let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
         hand_out(&mut book, &pod("a", 2));
         hand_out(&mut book, &pod("b", 1));
         drop(book);
@@ -252,7 +252,7 @@ fn cpus_are_recovered_from_the_runtime_without_a_usable_file() {
             None => fs::remove_file(&file).unwrap(),
             Some(text) => fs::write(&file, text).unwrap(),
         }
-        let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+        let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
         assert!(book.lost_cpus(), "{broken:?}");
         let running = in_use(&[("a", "c", "1-2"), ("b", "c", "3"), ("s", "c", "0,4-7")]);
         let recovered = book.recover(&running).unwrap();
@@ -263,9 +263,9 @@ fn cpus_are_recovered_from_the_runtime_without_a_usable_file() {
         assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
     }
     let directory = tempfile::tempdir().unwrap();
-    let (book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+    let (book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
     drop(book);
-    let (book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+    let (book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
     assert!(!book.lost_cpus());
 }
 
@@ -285,7 +285,7 @@ fn only_exclusive_cpus_are_recovered() {
     ];
     for (name, running, expected) in table {
         let directory = tempfile::tempdir().unwrap();
-        let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+        let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
         assert_eq!(book.recover(&in_use(running)).unwrap(), in_use(expected), "{name}");
         let exclusive = book.ledger().cpu.exclusive(None);
         assert!(exclusive.is_disjoint(&book.shared()), "{name}");
@@ -296,7 +296,7 @@ fn only_exclusive_cpus_are_recovered() {
 #[test]
 fn recovered_cpus_that_the_pod_does_not_request_are_released() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+    let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
     book.recover(&in_use(&[("a", "c", "1-2"), ("b", "c", "3-4")])).unwrap();
     book.confirm(&placement_demand(&pod("a", 1))).unwrap();
     assert_eq!(text(&book.shared()), "0-2,5-7");
@@ -318,7 +318,7 @@ fn kubelet_state_files_stay_unchanged_byte_for_byte() {
         let text = line["with_pods"][manager.file_name()].as_str().unwrap();
         fs::write(directory.path().join(manager.file_name()), text).unwrap();
     }
-    let (mut book, found) = Book::open(directory.path(), node).unwrap();
+    let (mut book, found) = LedgerFile::open(directory.path(), node).unwrap();
     assert_eq!(found, []);
     hand_out(&mut book, &pod("a", 1));
     for manager in FILES {
@@ -342,13 +342,13 @@ fn huge_page_sizes_without_pages_are_written() {
     let (config, _) = objects::kubelet_config::read(written).unwrap();
     let node = Configured::new(&machine, &config).unwrap().node;
     let directory = tempfile::tempdir().unwrap();
-    Book::open(directory.path(), node.clone()).unwrap();
+    LedgerFile::open(directory.path(), node.clone()).unwrap();
     let file = directory.path().join("memory_manager_state");
     let text = fs::read_to_string(&file).unwrap();
     let table =
         r#""hugepages-2Mi":{"total":0,"systemReserved":0,"allocatable":0,"reserved":0,"free":0}"#;
     assert!(text.contains(table), "{text}");
-    let (_, found) = Book::open(directory.path(), node).unwrap();
+    let (_, found) = LedgerFile::open(directory.path(), node).unwrap();
     assert_eq!(found, []);
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }

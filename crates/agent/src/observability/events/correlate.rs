@@ -1,33 +1,33 @@
-//! Keeping one thing from being told too often: [`Correlator`], as the kubelet's client does it.
+//! Limits repeated events: [`Correlator`], as the kubelet's client does.
 //!
 //! ```text
-//!   told ──▶ many alike within ten minutes? ──▶ told before? ──▶ too many of its kind? ──▶ written
-//!             all further ones are one            count up         left out
+//!   event ──▶ many alike within ten minutes? ──▶ seen before? ──▶ too many of its kind? ──▶ written
+//!              all further ones are combined      count up         left out
 //! ```
 //!
-//! The time is an argument. Writes nothing; what was written and forgotten here is written anew.
+//! The time is an argument. Writes nothing. An event that is forgotten here is created again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use objects::timestamp::Timestamp;
 
-use super::{Severity, Told};
+use super::{AgentEvent, Severity};
 
-/// So many events of one kind of one object may be written at once, ...
+/// Number of events of one kind and object that may be written at once, ...
 const BURST: f64 = 25.0;
-/// ... and one more in this time.
+/// ... and the time after which one more may be.
 const SECONDS_PER_TOKEN: f64 = 300.0;
-/// So many different messages of one kind are told apart ...
+/// Number of different messages of one kind that are written separately ...
 const MOST_ALIKE: usize = 10;
-/// ... unless nothing of the kind was told for this time.
+/// ... unless none of the kind occurred in this time.
 const ALIKE_SECONDS: f64 = 600.0;
-/// So much is remembered of each of the three.
+/// Maximum number of entries in each of the three caches.
 const MOST_REMEMBERED: usize = 4096;
 const COMBINED: &str = "(combined from similar events): ";
 
-/// The object an event is about.
+/// The object of an event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct About {
+pub struct InvolvedObject {
     pub kind: String,
     pub namespace: String,
     pub name: String,
@@ -36,9 +36,9 @@ pub struct About {
     pub field_path: String,
 }
 
-/// An event as it stands in the API.
+/// An event as written to the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct EventRecord {
     /// The name of the event object.
     pub name: String,
     pub severity: Severity,
@@ -49,74 +49,79 @@ pub struct Written {
     pub last: Timestamp,
 }
 
-/// What is to be done about an event.
+/// The action for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    Create(Written),
-    /// One of this name was created before.
-    Update(Written),
-    /// Too many of its kind were told.
+    Create(EventRecord),
+    /// An event object of this name was created before.
+    Update(EventRecord),
+    /// Too many of its kind occurred.
     Skip,
 }
 
-/// What makes events one kind: the object but for its parts, type and reason.
+/// The key of a kind of events: the object without its parts, type and reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
-    object: About,
+struct EventGroup {
+    object: InvolvedObject,
     severity: Severity,
     reason: String,
 }
 
-/// What makes events the same.
+/// The key of equal events.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Same {
-    Event { about: About, severity: Severity, reason: String, message: String },
-    Combined(Kind),
+enum EventKey {
+    Event { about: InvolvedObject, severity: Severity, reason: String, message: String },
+    Combined(EventGroup),
 }
 
 #[derive(Debug, Clone)]
-struct Alike {
+struct SimilarEvents {
     messages: BTreeSet<String>,
     last: Timestamp,
 }
 
 #[derive(Debug, Clone)]
-struct Before {
+struct PreviousEvent {
     name: String,
     count: u32,
     first: Timestamp,
 }
 
 #[derive(Debug, Clone)]
-struct Bucket {
+struct TokenBucket {
     tokens: f64,
     at: Timestamp,
 }
 
-/// Remembers what was told.
+/// The events so far.
 #[derive(Debug, Clone, Default)]
 pub struct Correlator {
-    alike: Recent<Kind, Alike>,
-    told: Recent<Same, Before>,
-    // Upstream has one budget for all of an object; the kubelet that was recorded has one for each
-    // reason, so that a pod whose probe fails for long can still say that it is stopped.
-    budgets: Recent<Kind, Bucket>,
+    alike: LruMap<EventGroup, SimilarEvents>,
+    told: LruMap<EventKey, PreviousEvent>,
+    // Upstream has one budget for all events of an object. The recorded kubelet has one for each reason,
+    // so that a pod whose probe fails for long can still report that it is stopped.
+    budgets: LruMap<EventGroup, TokenBucket>,
 }
 
 impl Correlator {
-    /// What is to be written because of this.
-    pub fn observe(&mut self, about: &About, told: &Told, now: Timestamp) -> Outcome {
-        let kind = Kind {
-            object: About { field_path: String::new(), ..about.clone() },
+    /// Returns the action for an event.
+    pub fn observe(
+        &mut self,
+        about: &InvolvedObject,
+        told: &AgentEvent,
+        now: Timestamp,
+    ) -> Outcome {
+        let kind = EventGroup {
+            object: InvolvedObject { field_path: String::new(), ..about.clone() },
             severity: told.severity(),
             reason: told.reason().to_owned(),
         };
         let mut message = told.to_string();
         let same = if self.is_one_of_many(&kind, &message, now) {
             message.insert_str(0, COMBINED);
-            Same::Combined(kind.clone())
+            EventKey::Combined(kind.clone())
         } else {
-            Same::Event {
+            EventKey::Event {
                 about: about.clone(),
                 severity: kind.severity,
                 reason: kind.reason.clone(),
@@ -125,17 +130,17 @@ impl Correlator {
         };
         let before = self.told.get(&same).cloned();
         let known = before.is_some();
-        let before = before.unwrap_or_else(|| Before {
+        let before = before.unwrap_or_else(|| PreviousEvent {
             name: format!("{}.{:x}", about.name, nanos(now)),
             count: 0,
             first: now,
         });
         let count = before.count.saturating_add(1);
-        self.told.put(same, Before { count, ..before.clone() });
+        self.told.put(same, PreviousEvent { count, ..before.clone() });
         if !self.spend(&kind, now) {
             return Outcome::Skip;
         }
-        let written = Written {
+        let written = EventRecord {
             name: before.name,
             severity: kind.severity,
             reason: kind.reason,
@@ -147,10 +152,11 @@ impl Correlator {
         if known { Outcome::Update(written) } else { Outcome::Create(written) }
     }
 
-    /// Whether so many different ones of the kind were told that all further ones are one.
-    fn is_one_of_many(&mut self, kind: &Kind, message: &str, now: Timestamp) -> bool {
-        let fresh = || Alike { messages: BTreeSet::new(), last: now };
-        let recent = |alike: &&Alike| seconds_between(alike.last, now) <= ALIKE_SECONDS;
+    /// Returns true if so many different messages of the kind occurred that all further ones are
+    /// combined.
+    fn is_one_of_many(&mut self, kind: &EventGroup, message: &str, now: Timestamp) -> bool {
+        let fresh = || SimilarEvents { messages: BTreeSet::new(), last: now };
+        let recent = |alike: &&SimilarEvents| seconds_between(alike.last, now) <= ALIKE_SECONDS;
         let mut alike = self.alike.get(kind).filter(recent).cloned().unwrap_or_else(fresh);
         alike.messages.insert(message.to_owned());
         alike.last = now;
@@ -162,19 +168,19 @@ impl Correlator {
         many
     }
 
-    fn spend(&mut self, kind: &Kind, now: Timestamp) -> bool {
-        let full = Bucket { tokens: BURST, at: now };
+    fn spend(&mut self, kind: &EventGroup, now: Timestamp) -> bool {
+        let full = TokenBucket { tokens: BURST, at: now };
         let bucket = self.budgets.get(kind).cloned().unwrap_or(full);
         let refilled = bucket.tokens + seconds_between(bucket.at, now) / SECONDS_PER_TOKEN;
         let tokens = refilled.min(BURST);
         let enough = tokens >= 1.0;
         let tokens = if enough { tokens - 1.0 } else { tokens };
-        self.budgets.put(kind.clone(), Bucket { tokens, at: now });
+        self.budgets.put(kind.clone(), TokenBucket { tokens, at: now });
         enough
     }
 }
 
-/// Never below zero: a clock that goes back takes nothing away.
+/// Never negative: a clock that goes back changes nothing.
 fn seconds_between(earlier: Timestamp, later: Timestamp) -> f64 {
     let nanos = f64::from(later.nanos()) - f64::from(earlier.nanos());
     let seconds = later.seconds().saturating_sub(earlier.seconds()) as f64;
@@ -185,21 +191,21 @@ fn nanos(at: Timestamp) -> i128 {
     i128::from(at.seconds()) * 1_000_000_000 + i128::from(at.nanos())
 }
 
-/// Entries by key; those that were not used for longest go first when there are too many.
+/// Entries by key. The least recently used are dropped when there are too many.
 #[derive(Debug, Clone)]
-struct Recent<K, V> {
+struct LruMap<K, V> {
     entries: BTreeMap<K, (u64, V)>,
     by_use: BTreeMap<u64, K>,
     uses: u64,
 }
 
-impl<K, V> Default for Recent<K, V> {
-    fn default() -> Recent<K, V> {
-        Recent { entries: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
+impl<K, V> Default for LruMap<K, V> {
+    fn default() -> LruMap<K, V> {
+        LruMap { entries: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
     }
 }
 
-impl<K: Ord + Clone, V> Recent<K, V> {
+impl<K: Ord + Clone, V> LruMap<K, V> {
     fn get(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|(_, value)| value)
     }

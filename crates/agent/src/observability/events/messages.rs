@@ -1,76 +1,80 @@
-//! The messages of events, in upstream's words.
+//! The messages of events. The texts are upstream's.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::{ProbeKind, ResizeStep, Told};
-use crate::cpusets::reconcile::Fight;
+use super::{AgentEvent, ProbeKind, ResizeStep};
+use crate::cpusets::reconcile::Contention;
 
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a \
                          future release. Please migrate to cgroup v2. More information at \
                          https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
-impl fmt::Display for Told {
+impl fmt::Display for AgentEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Told::Pulling { image } => write!(f, "Pulling image \"{image}\""),
-            Told::Pulled { image, took, waited, bytes } => write!(
+            AgentEvent::Pulling { image } => write!(f, "Pulling image \"{image}\""),
+            AgentEvent::Pulled { image, took, waited, bytes } => write!(
                 f,
                 "Successfully pulled image \"{image}\" in {} ({} including waiting). Image size: \
                  {bytes} bytes.",
                 in_millis(*took),
                 in_millis(*waited),
             ),
-            Told::AlreadyPresent { image } => write!(
+            AgentEvent::AlreadyPresent { image } => write!(
                 f,
                 "Container image \"{image}\" already present on machine and can be accessed by the \
                  pod"
             ),
-            Told::PullFailed { image, error } => {
+            AgentEvent::PullFailed { image, error } => {
                 write!(f, "Failed to pull image \"{image}\": {error}")
             }
-            Told::PullBackOff { image } => write!(f, "Back-off pulling image \"{image}\""),
-            Told::NeverPull { image } => {
+            AgentEvent::PullBackOff { image } => write!(f, "Back-off pulling image \"{image}\""),
+            AgentEvent::NeverPull { image } => {
                 write!(f, "Container image \"{image}\" is not present with pull policy of Never")
             }
-            Told::BadImageName { image, error } => {
+            AgentEvent::BadImageName { image, error } => {
                 write!(f, "Failed to apply default image tag \"{image}\": {error}")
             }
-            Told::Created => f.write_str("Container created"),
-            Told::Started => f.write_str("Container started"),
-            Told::Failed { error } => write!(f, "Error: {error}"),
-            Told::Stopping { container } => write!(f, "Stopping container {container}"),
-            Told::Killing { why } => f.write_str(why),
-            Told::ResizeRestart { container } => {
+            AgentEvent::Created => f.write_str("Container created"),
+            AgentEvent::Started => f.write_str("Container started"),
+            AgentEvent::Failed { error } => write!(f, "Error: {error}"),
+            AgentEvent::Stopping { container } => write!(f, "Stopping container {container}"),
+            AgentEvent::Killing { why } => f.write_str(why),
+            AgentEvent::ResizeRestart { container } => {
                 write!(f, "Container {container} resize requires restart")
             }
-            Told::PostStartFailedKill => f.write_str("FailedPostStartHook"),
-            Told::RestartBackOff { container, pod, namespace, uid } => write!(
+            AgentEvent::PostStartFailedKill => f.write_str("FailedPostStartHook"),
+            AgentEvent::RestartBackOff { container, pod, namespace, uid } => write!(
                 f,
                 "Back-off restarting failed container {container} in pod {pod}_{namespace}({uid})"
             ),
-            Told::Unhealthy { probe, output } => write!(f, "{probe} probe failed: {output}"),
-            Told::ProbeErrored { probe, error } => {
+            AgentEvent::Unhealthy { probe, output } => write!(f, "{probe} probe failed: {output}"),
+            AgentEvent::ProbeErrored { probe, error } => {
                 write!(f, "{probe} probe errored and resulted in unknown state: {error}")
             }
-            Told::ProbeWarning { probe, output } => write!(f, "{probe} probe warning: {output}"),
-            Told::PostStartFailed => f.write_str("PostStartHook failed"),
-            Told::PreStopFailed => f.write_str("PreStopHook failed"),
-            Told::ExceededGracePeriod => {
+            AgentEvent::ProbeWarning { probe, output } => {
+                write!(f, "{probe} probe warning: {output}")
+            }
+            AgentEvent::PostStartFailed => f.write_str("PostStartHook failed"),
+            AgentEvent::PreStopFailed => f.write_str("PreStopHook failed"),
+            AgentEvent::ExceededGracePeriod => {
                 f.write_str("Container runtime did not kill the pod within specified grace period.")
             }
-            Told::SandboxFailed { error } => write!(f, "Failed to create pod sandbox: {error}"),
-            Told::SandboxChanged => {
+            AgentEvent::SandboxFailed { error } => {
+                write!(f, "Failed to create pod sandbox: {error}")
+            }
+            AgentEvent::SandboxChanged => {
                 f.write_str("Pod sandbox changed, it will be killed and re-created.")
             }
-            Told::SandboxStatusFailed { error } => {
+            AgentEvent::SandboxStatusFailed { error } => {
                 write!(f, "Unable to get pod sandbox status: {error}")
             }
-            Told::NetworkNotReady { error } => write!(f, "network is not ready: {error}"),
-            Told::MountFailed { volume, error } => {
+            AgentEvent::NetworkNotReady { error } => write!(f, "network is not ready: {error}"),
+            AgentEvent::MountFailed { volume, error } => {
                 write!(f, "MountVolume.SetUp failed for volume \"{volume}\" : {error}")
             }
-            Told::VolumesMissing { unmounted, unattached, failed, error } => write!(
+            AgentEvent::VolumesMissing { unmounted, unattached, failed, error } => write!(
                 f,
                 "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[{}], \
                  failed to process volumes=[{}]: {error}",
@@ -78,28 +82,28 @@ impl fmt::Display for Told {
                 unattached.join(" "),
                 failed.join(" "),
             ),
-            Told::ClaimsFailed { error } => {
+            AgentEvent::ClaimsFailed { error } => {
                 write!(f, "Failed to prepare dynamic resources: {error}")
             }
-            Told::KillFailed { error } => write!(f, "error killing pod: {error}"),
-            Told::SyncFailed { error } => write!(f, "error determining status: {error}"),
-            Told::DeadlineExceeded => {
+            AgentEvent::KillFailed { error } => write!(f, "error killing pod: {error}"),
+            AgentEvent::SyncFailed { error } => write!(f, "error determining status: {error}"),
+            AgentEvent::DeadlineExceeded => {
                 f.write_str("Pod was active on the node longer than the specified deadline")
             }
-            Told::Preempted => f.write_str("Preempted in order to admit critical pod"),
-            Told::Resize { step, pod } => write!(f, "Pod resize {}: {pod}", step.word()),
-            Told::Placed { placement } => f.write_str(placement),
-            Told::NotPlaced { evidence, pod, namespace } => write!(
+            AgentEvent::Preempted => f.write_str("Preempted in order to admit critical pod"),
+            AgentEvent::Resize { step, pod } => write!(f, "Pod resize {}: {pod}", step.word()),
+            AgentEvent::Placed { placement } => f.write_str(placement),
+            AgentEvent::NotPlaced { evidence, pod, namespace } => write!(
                 f,
                 "{evidence}. What would let it in: berth explain pod {pod} -n {namespace}"
             ),
-            Told::MemoryAffinityNotGuaranteed { container, warning } => {
+            AgentEvent::MemoryAffinityNotGuaranteed { container, warning } => {
                 write!(f, "container {container}: {warning}")
             }
-            Told::PlacementRepaired { container, found, fight, suspects } => {
+            AgentEvent::PlacementRepaired { container, found, fight, suspects } => {
                 write!(f, "Container {container} had {found} and was put back")?;
                 if let Some(fight) = fight {
-                    let Fight { times, checks } = fight;
+                    let Contention { times, checks } = fight;
                     write!(f, ", {times} times within {checks} checks: somebody else sets it")?;
                 }
                 match (suspects.is_empty(), fight) {
@@ -108,7 +112,7 @@ impl fmt::Display for Told {
                     (true, None) => Ok(()),
                 }
             }
-            Told::PlacementNotInForce { container, found, why, ignored, suspects } => {
+            AgentEvent::PlacementNotInForce { container, found, why, ignored, suspects } => {
                 write!(f, "Container {container} has {found} and cannot be put there")?;
                 match (why.is_empty(), ignored) {
                     (false, _) => write!(f, ": {why}")?,
@@ -120,32 +124,36 @@ impl fmt::Display for Told {
                     true => Ok(()),
                 }
             }
-            Told::Starting => f.write_str("Starting kubelet."),
-            Told::Node { name, is } => write!(f, "Node {name} status is now: {}", is.reason()),
-            Told::Rebooted { name, boot_id } => {
+            AgentEvent::Starting => f.write_str("Starting kubelet."),
+            AgentEvent::Node { name, is } => {
+                write!(f, "Node {name} status is now: {}", is.reason())
+            }
+            AgentEvent::Rebooted { name, boot_id } => {
                 write!(f, "Node {name} has been rebooted, boot id: {boot_id}")
             }
-            Told::AllocatableEnforced => f.write_str("Updated Node Allocatable limit across pods"),
-            Told::AllocatableNotEnforced { error } => {
+            AgentEvent::AllocatableEnforced => {
+                f.write_str("Updated Node Allocatable limit across pods")
+            }
+            AgentEvent::AllocatableNotEnforced { error } => {
                 write!(f, "Failed to update Node Allocatable Limits {error}")
             }
-            Told::InvalidDiskCapacity { filesystem } => {
+            AgentEvent::InvalidDiskCapacity { filesystem } => {
                 write!(f, "invalid capacity 0 on {filesystem} filesystem")
             }
-            Told::ReclaimsFor { resource } => write!(f, "Attempting to reclaim {resource}"),
-            // Upstream says this in its log alone.
-            Told::StaticPodFailed { file, error } => {
+            AgentEvent::ReclaimsFor { resource } => write!(f, "Attempting to reclaim {resource}"),
+            // Upstream only logs this.
+            AgentEvent::StaticPodFailed { file, error } => {
                 write!(f, "Could not process manifest file {file}: {error}")
             }
-            Told::CgroupV1 => f.write_str(CGROUP_V1),
-            Told::Evicted { message }
-            | Told::Rejected { message, .. }
-            | Told::DnsLimits { message }
-            | Told::MissingClusterDns { message }
-            | Told::NodeShutdown { message } => f.write_str(message),
-            Told::ContainerGcFailed { error }
-            | Told::ImageGcFailed { error }
-            | Told::FreeDiskSpaceFailed { error } => f.write_str(error),
+            AgentEvent::CgroupV1 => f.write_str(CGROUP_V1),
+            AgentEvent::Evicted { message }
+            | AgentEvent::Rejected { message, .. }
+            | AgentEvent::DnsLimits { message }
+            | AgentEvent::MissingClusterDns { message }
+            | AgentEvent::NodeShutdown { message } => f.write_str(message),
+            AgentEvent::ContainerGcFailed { error }
+            | AgentEvent::ImageGcFailed { error }
+            | AgentEvent::FreeDiskSpaceFailed { error } => f.write_str(error),
         }
     }
 }
@@ -168,7 +176,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// A duration in whole milliseconds, as Go writes it: `843ms`, `1.5s`, `1m0.25s`.
+/// Formats a duration in whole milliseconds as Go does: `843ms`, `1.5s`, `1m0.25s`.
 pub(super) fn in_millis(duration: Duration) -> String {
     let millis = duration.as_millis();
     if millis == 0 {

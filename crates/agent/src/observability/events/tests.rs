@@ -5,8 +5,8 @@ use super::messages::in_millis;
 use super::*;
 use crate::status::replay::lines;
 
-/// A recorded event as the agent would tell of it, read from its reason and message.
-fn retell(reason: &str, message: &str) -> Option<Told> {
+/// Parses a recorded event from its reason and message.
+fn retell(reason: &str, message: &str) -> Option<AgentEvent> {
     let text = str::to_owned;
     let quoted =
         |prefix: &str, suffix: &str| message.strip_prefix(prefix)?.strip_suffix(suffix).map(text);
@@ -22,11 +22,11 @@ fn retell(reason: &str, message: &str) -> Option<Told> {
     };
     let resize = |word: &str, step: ResizeStep| {
         let pod = message.strip_prefix(&format!("Pod resize {word}: "))?.to_owned();
-        Some(Told::Resize { step, pod })
+        Some(AgentEvent::Resize { step, pod })
     };
     Some(match reason {
-        "Pulling" => Told::Pulling { image: quoted("Pulling image \"", "\"")? },
-        "Pulled" if message.starts_with("Container image") => Told::AlreadyPresent {
+        "Pulling" => AgentEvent::Pulling { image: quoted("Pulling image \"", "\"")? },
+        "Pulled" if message.starts_with("Container image") => AgentEvent::AlreadyPresent {
             image: quoted(
                 "Container image \"",
                 "\" already present on machine and can be accessed by the pod",
@@ -37,65 +37,65 @@ fn retell(reason: &str, message: &str) -> Option<Told> {
             let (image, rest) = rest.split_once("\" in ")?;
             let bytes = rest.split_once("Image size: ")?.1.strip_suffix(" bytes.")?;
             let (took, waited) = (Duration::from_millis(1500), Duration::from_millis(70_250));
-            Told::Pulled { image: text(image), took, waited, bytes: bytes.parse().ok()? }
+            AgentEvent::Pulled { image: text(image), took, waited, bytes: bytes.parse().ok()? }
         }
         "Failed" if message.starts_with("Failed to pull") => {
             let rest = message.strip_prefix("Failed to pull image \"")?;
             let (image, error) = rest.split_once("\": ")?;
-            Told::PullFailed { image: text(image), error: text(error) }
+            AgentEvent::PullFailed { image: text(image), error: text(error) }
         }
-        "Failed" => Told::Failed { error: quoted("Error: ", "")? },
+        "Failed" => AgentEvent::Failed { error: quoted("Error: ", "")? },
         "BackOff" if message.starts_with("Back-off pulling") => {
-            Told::PullBackOff { image: quoted("Back-off pulling image \"", "\"")? }
+            AgentEvent::PullBackOff { image: quoted("Back-off pulling image \"", "\"")? }
         }
         "BackOff" => {
             let rest = message.strip_prefix("Back-off restarting failed container ")?;
             let (container, rest) = rest.split_once(" in pod ")?;
             let (pod, rest) = rest.split_once('_')?;
             let (namespace, uid) = rest.strip_suffix(')')?.split_once('(')?;
-            Told::RestartBackOff {
+            AgentEvent::RestartBackOff {
                 container: text(container),
                 pod: text(pod),
                 namespace: text(namespace),
                 uid: text(uid),
             }
         }
-        "ErrImageNeverPull" => Told::NeverPull {
+        "ErrImageNeverPull" => AgentEvent::NeverPull {
             image: quoted("Container image \"", "\" is not present with pull policy of Never")?,
         },
         "InspectFailed" => {
             let rest = message.strip_prefix("Failed to apply default image tag \"")?;
             let (image, error) = rest.split_once("\": ")?;
-            Told::BadImageName { image: text(image), error: text(error) }
+            AgentEvent::BadImageName { image: text(image), error: text(error) }
         }
-        "Created" => Told::Created,
-        "Started" => Told::Started,
+        "Created" => AgentEvent::Created,
+        "Started" => AgentEvent::Started,
         "Killing" => match message.strip_prefix("Stopping container ") {
-            Some(container) => Told::Stopping { container: text(container) },
-            None if message == "FailedPostStartHook" => Told::PostStartFailedKill,
+            Some(container) => AgentEvent::Stopping { container: text(container) },
+            None if message == "FailedPostStartHook" => AgentEvent::PostStartFailedKill,
             None => match quoted("Container ", " resize requires restart") {
-                Some(container) => Told::ResizeRestart { container },
-                None => Told::Killing { why: text(message) },
+                Some(container) => AgentEvent::ResizeRestart { container },
+                None => AgentEvent::Killing { why: text(message) },
             },
         },
         "Unhealthy" => {
             let message = " probe errored and resulted in unknown state: ";
             if let Some((probe, error)) = probe(message) {
-                Told::ProbeErrored { probe, error }
+                AgentEvent::ProbeErrored { probe, error }
             } else {
                 let (probe, output) = probe(" probe failed: ")?;
-                Told::Unhealthy { probe, output }
+                AgentEvent::Unhealthy { probe, output }
             }
         }
         "ProbeWarning" => {
             let (probe, output) = probe(" probe warning: ")?;
-            Told::ProbeWarning { probe, output }
+            AgentEvent::ProbeWarning { probe, output }
         }
-        "FailedPostStartHook" => Told::PostStartFailed,
-        "FailedPreStopHook" => Told::PreStopFailed,
-        "SandboxChanged" => Told::SandboxChanged,
+        "FailedPostStartHook" => AgentEvent::PostStartFailed,
+        "FailedPreStopHook" => AgentEvent::PreStopFailed,
+        "SandboxChanged" => AgentEvent::SandboxChanged,
         "FailedCreatePodSandBox" => {
-            Told::SandboxFailed { error: quoted("Failed to create pod sandbox: ", "")? }
+            AgentEvent::SandboxFailed { error: quoted("Failed to create pod sandbox: ", "")? }
         }
         "FailedMount" if message.starts_with("Unable") => {
             let mut rest = message.strip_prefix("Unable to attach or mount volumes: ")?;
@@ -108,50 +108,50 @@ fn retell(reason: &str, message: &str) -> Option<Told> {
             let unattached = list("unattached volumes=[")?;
             let failed = list("failed to process volumes=[")?;
             let error = rest.strip_prefix(": ")?.to_owned();
-            Told::VolumesMissing { unmounted, unattached, failed, error }
+            AgentEvent::VolumesMissing { unmounted, unattached, failed, error }
         }
         "FailedMount" => {
             let rest = message.strip_prefix("MountVolume.SetUp failed for volume \"")?;
             let (volume, error) = rest.split_once("\" : ")?;
-            Told::MountFailed { volume: text(volume), error: text(error) }
+            AgentEvent::MountFailed { volume: text(volume), error: text(error) }
         }
         "FailedPrepareDynamicResources" => {
-            Told::ClaimsFailed { error: quoted("Failed to prepare dynamic resources: ", "")? }
+            AgentEvent::ClaimsFailed { error: quoted("Failed to prepare dynamic resources: ", "")? }
         }
-        "FailedKillPod" => Told::KillFailed { error: quoted("error killing pod: ", "")? },
-        "DeadlineExceeded" => Told::DeadlineExceeded,
-        "Preempting" => Told::Preempted,
-        "Evicted" => Told::Evicted { message: text(message) },
+        "FailedKillPod" => AgentEvent::KillFailed { error: quoted("error killing pod: ", "")? },
+        "DeadlineExceeded" => AgentEvent::DeadlineExceeded,
+        "Preempting" => AgentEvent::Preempted,
+        "Evicted" => AgentEvent::Evicted { message: text(message) },
         "ResizeStarted" => resize("started", ResizeStep::Started)?,
         "ResizeCompleted" => resize("completed", ResizeStep::Completed)?,
         "ResizeDeferred" => resize("OutOfcpu", ResizeStep::Deferred(text("OutOfcpu")))?,
         "ResizeInfeasible" => resize("Infeasible", ResizeStep::Infeasible)?,
         "ResizeError" => resize("error", ResizeStep::Error)?,
-        "Starting" => Told::Starting,
-        "CgroupV1" => Told::CgroupV1,
-        "NodeAllocatableEnforced" => Told::AllocatableEnforced,
-        "ContainerGCFailed" => Told::ContainerGcFailed { error: text(message) },
-        "InvalidDiskCapacity" => Told::InvalidDiskCapacity {
+        "Starting" => AgentEvent::Starting,
+        "CgroupV1" => AgentEvent::CgroupV1,
+        "NodeAllocatableEnforced" => AgentEvent::AllocatableEnforced,
+        "ContainerGCFailed" => AgentEvent::ContainerGcFailed { error: text(message) },
+        "InvalidDiskCapacity" => AgentEvent::InvalidDiskCapacity {
             filesystem: quoted("invalid capacity 0 on ", " filesystem")?,
         },
         "EvictionThresholdMet" => {
-            Told::ReclaimsFor { resource: quoted("Attempting to reclaim ", "")? }
+            AgentEvent::ReclaimsFor { resource: quoted("Attempting to reclaim ", "")? }
         }
         _ if reason.starts_with("Node") && message.starts_with("Node ") => {
             let all = [
-                NodeIs::Ready,
-                NodeIs::NotReady,
-                NodeIs::SufficientMemory,
-                NodeIs::InsufficientMemory,
-                NodeIs::NoDiskPressure,
-                NodeIs::DiskPressure,
-                NodeIs::SufficientPids,
-                NodeIs::InsufficientPids,
+                NodeChange::Ready,
+                NodeChange::NotReady,
+                NodeChange::SufficientMemory,
+                NodeChange::InsufficientMemory,
+                NodeChange::NoDiskPressure,
+                NodeChange::DiskPressure,
+                NodeChange::SufficientPids,
+                NodeChange::InsufficientPids,
             ];
             let is = all.into_iter().find(|is| is.reason() == reason)?;
-            Told::Node { name: text("node-1"), is }
+            AgentEvent::Node { name: text("node-1"), is }
         }
-        // The words of these are those of `admission::Rejection`, and compared there.
+        // These messages are those of `admission::Rejection` and compared there.
         "AppArmor"
         | "NodeAffinity"
         | "NodePorts"
@@ -161,10 +161,10 @@ fn retell(reason: &str, message: &str) -> Option<Told> {
         | "TaintToleration"
         | "TopologyAffinityError"
         | "UnexpectedAdmissionError" => {
-            Told::Rejected { reason: text(reason), message: text(message) }
+            AgentEvent::Rejected { reason: text(reason), message: text(message) }
         }
         _ if reason.starts_with("OutOf") => {
-            Told::Rejected { reason: text(reason), message: text(message) }
+            AgentEvent::Rejected { reason: text(reason), message: text(message) }
         }
         _ => return None,
     })
@@ -177,7 +177,7 @@ fn field<'a>(event: &'a Value, name: &str) -> &'a str {
 const COMBINED: &str = "(combined from similar events): ";
 
 #[test]
-fn everything_the_kubelet_told_can_be_told_in_its_words() {
+fn every_recorded_event_has_the_same_message() {
     let mut told_of = 0;
     let files = ["pods.jsonl.gz", "node.jsonl.gz"];
     for line in files.into_iter().flat_map(lines) {
@@ -188,7 +188,7 @@ fn everything_the_kubelet_told_can_be_told_in_its_words() {
             let Some(told) = retell(reason, message) else {
                 panic!("{}: {reason}: {message}", line["id"]);
             };
-            // Durations are gone from the record; those that stand in for them are written Go's way.
+            // Durations are placeholders in the record; the substitutes are formatted as Go does.
             let said = told.to_string().replace("in 1.5s (1m10.25s", "in <DURATION> (<DURATION>");
             assert_eq!((told.reason(), said.as_str()), (reason, message), "{}", line["id"]);
             assert_eq!(told.severity().name(), field(event, "type"), "{}: {reason}", line["id"]);
@@ -203,8 +203,8 @@ fn at(seconds: f64) -> Timestamp {
     Timestamp::new(nanos / 1_000_000_000, (nanos % 1_000_000_000) as u32)
 }
 
-fn about(name: &str, field_path: &str) -> About {
-    About {
+fn about(name: &str, field_path: &str) -> InvolvedObject {
+    InvolvedObject {
         kind: "Pod".to_owned(),
         namespace: "lives".to_owned(),
         name: name.to_owned(),
@@ -213,7 +213,7 @@ fn about(name: &str, field_path: &str) -> About {
     }
 }
 
-/// All times at which the kubelet told of things come to the same events with the same counts.
+/// All recorded occurrences result in the same events with the same counts.
 #[test]
 fn recorded_events_come_to_the_same_counts() {
     let mut checked = 0;
@@ -235,7 +235,7 @@ fn recorded_events_come_to_the_same_counts() {
         let mut correlator = Correlator::default();
         let mut counts: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
         for (nth, (time, told, path, event)) in moments.into_iter().enumerate() {
-            // Recorded times are rounded; no two events are told in the same instant.
+            // Recorded times are rounded; no two events occur in the same instant.
             let now = at(time + nth as f64 * 1e-6);
             let written = match correlator.observe(&about(id, &path), &told, now) {
                 Outcome::Create(written) | Outcome::Update(written) => written,
@@ -251,7 +251,7 @@ fn recorded_events_come_to_the_same_counts() {
         let told: u32 = counts.values().sum();
         if events.iter().all(|event| complete(&event)) {
             let recorded: u64 = events.iter().map(|e| e["count"].as_u64().unwrap()).sum();
-            // Placeholders make some messages the same that were not.
+            // Placeholders make some different messages equal.
             let texts =
                 events.iter().map(|e| ["reason", "message", "fieldPath"].map(|f| field(e, f)));
             let distinct = texts.collect::<std::collections::BTreeSet<_>>().len();
@@ -259,34 +259,34 @@ fn recorded_events_come_to_the_same_counts() {
             checked += 1;
         }
     }
-    // All lines but those of which not all times were recorded.
+    // All lines except those without all times.
     assert_eq!(checked, 223);
 }
 
 #[test]
-fn after_twenty_five_of_a_kind_one_more_is_told_every_five_minutes() {
+fn after_a_burst_one_event_is_written_every_five_minutes() {
     let mut correlator = Correlator::default();
-    let stuck = Told::ProbeErrored { probe: ProbeKind::Liveness, error: "gone".to_owned() };
+    let stuck = AgentEvent::ProbeErrored { probe: ProbeKind::Liveness, error: "gone".to_owned() };
     let mut tell =
-        |told: &Told, seconds: f64| correlator.observe(&about("p", ""), told, at(seconds));
+        |told: &AgentEvent, seconds: f64| correlator.observe(&about("p", ""), told, at(seconds));
     for n in 0..40u32 {
         let outcome = tell(&stuck, f64::from(2 * n));
         assert_eq!(outcome == Outcome::Skip, n >= 25, "{n}: {outcome:?}");
     }
-    // Other things are still told.
-    assert!(matches!(tell(&Told::PreStopFailed, 100.0), Outcome::Create(_)));
+    // Other events are still written.
+    assert!(matches!(tell(&AgentEvent::PreStopFailed, 100.0), Outcome::Create(_)));
     assert_eq!(tell(&stuck, 290.0), Outcome::Skip);
     let Outcome::Update(written) = tell(&stuck, 310.0) else { panic!("not refilled") };
-    // What was left out is counted.
+    // Events that were left out are counted.
     assert_eq!((written.count, written.first), (42, at(0.0)));
     assert_eq!(tell(&stuck, 320.0), Outcome::Skip);
 }
 
 #[test]
-fn the_tenth_message_of_a_kind_stands_for_all_that_follow() {
+fn messages_of_a_kind_are_combined_after_the_tenth() {
     let mut correlator = Correlator::default();
     let mut tell = |n: u32, seconds: f64| {
-        let told = Told::Unhealthy { probe: ProbeKind::Readiness, output: n.to_string() };
+        let told = AgentEvent::Unhealthy { probe: ProbeKind::Readiness, output: n.to_string() };
         match correlator.observe(&about("p", ""), &told, at(seconds)) {
             Outcome::Create(written) => (written.message, written.count, true),
             Outcome::Update(written) => (written.message, written.count, false),
@@ -299,16 +299,16 @@ fn the_tenth_message_of_a_kind_stands_for_all_that_follow() {
     let combined = |n: u32| format!("{COMBINED}Readiness probe failed: {n}");
     assert_eq!(tell(9, 1.0), (combined(9), 1, true));
     assert_eq!(tell(10, 2.0), (combined(10), 2, false));
-    // Nothing of the kind for ten minutes, and they are told apart again.
+    // After ten minutes without one of the kind they are written separately again.
     assert_eq!(tell(11, 603.0), ("Readiness probe failed: 11".to_owned(), 1, true));
 }
 
 #[test]
-fn parts_of_a_pod_are_told_apart_and_events_have_names_of_their_own() {
+fn events_of_different_containers_are_separate_objects() {
     let mut correlator = Correlator::default();
     let mut tell = |path: &str, seconds: f64| match correlator.observe(
         &about("p", path),
-        &Told::Created,
+        &AgentEvent::Created,
         at(seconds),
     ) {
         Outcome::Create(written) => (written.name, true),

@@ -1,10 +1,10 @@
-//! What the runtime was asked, and how long it took: [`Calls`], told of every call by the client.
+//! Number and duration of calls to the runtime: [`CriMetrics`], updated by the client after every call.
 
 use std::time::Duration;
 
 use crate::observability::prometheus::{Counter, Histogram, Registry};
 
-/// Upper bounds in seconds: upstream's, from 5 ms by two and a half.
+/// Upper bounds in seconds: upstream's, from 5 ms by a factor of 2.5.
 const BOUNDS: &[f64] = &[
     0.005,
     0.0125,
@@ -23,7 +23,7 @@ const BOUNDS: &[f64] = &[
 ];
 
 #[derive(Debug, Clone)]
-pub struct Calls {
+pub struct CriMetrics {
     total: Counter,
     errors: Counter,
     seconds: Histogram,
@@ -31,10 +31,10 @@ pub struct Calls {
     started_pods_errors: Counter,
 }
 
-impl Calls {
-    pub(super) fn new(registry: &Registry) -> Calls {
+impl CriMetrics {
+    pub(super) fn new(registry: &Registry) -> CriMetrics {
         const BY: &[&str] = &["operation_type"];
-        Calls {
+        CriMetrics {
             total: registry.counter(
                 "kubelet_runtime_operations_total",
                 "[ALPHA] Cumulative number of runtime operations by operation type.",
@@ -64,7 +64,7 @@ impl Calls {
         }
     }
 
-    /// A call is over.
+    /// Counts a finished call.
     pub fn tell(&self, method: &str, took: Duration, failed: bool) {
         let operation = [operation(method)];
         self.total.increment(&operation);
@@ -81,7 +81,7 @@ impl Calls {
     }
 }
 
-/// Upstream's word for a call.
+/// Returns upstream's name of a call.
 fn operation(method: &str) -> &'static str {
     match method {
         "Version" => "version",
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn calls_are_counted_by_upstreams_words() {
         let registry = Registry::default();
-        let calls = Calls::new(&registry);
+        let calls = CriMetrics::new(&registry);
         calls.tell("RunPodSandbox", Duration::from_millis(10), false);
         calls.tell("RunPodSandbox", Duration::from_millis(400), true);
         calls.tell("ListContainers", Duration::from_millis(1), false);

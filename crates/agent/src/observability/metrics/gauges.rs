@@ -1,5 +1,4 @@
-//! How things stand when somebody asks: [`Now`], counted from what is shown of pods and from the
-//! runtime's own lists.
+//! Values at the time of the request: [`PodGauges`], from the pods in the cache and the runtime's lists.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +6,15 @@ use serde_json::Value;
 
 use crate::observability::prometheus::{Gauge, Histogram, Registry};
 use crate::runtime::observed::ContainerState;
-use crate::runtime::relist::Brief;
+use crate::runtime::relist::PodSummary;
 
-/// Upper bounds in seconds: Prometheus' usual ones, as upstream.
+/// Upper bounds in seconds: Prometheus' defaults, as upstream.
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 const SOURCE: &str = "kubernetes.io/config.source";
 
 #[derive(Debug, Clone)]
-pub struct Now {
+pub struct PodGauges {
     running_pods: Gauge,
     running_containers: Gauge,
     looks: Histogram,
@@ -29,10 +28,10 @@ pub struct Now {
     resizes: Gauge,
 }
 
-impl Now {
-    pub(super) fn new(registry: &Registry) -> Now {
+impl PodGauges {
+    pub(super) fn new(registry: &Registry) -> PodGauges {
         let seconds = |name, help| registry.histogram(name, help, &[], BOUNDS);
-        Now {
+        PodGauges {
             running_pods: registry.gauge(
                 "kubelet_running_pods",
                 "[ALPHA] Number of pods that have a running pod sandbox",
@@ -95,10 +94,10 @@ impl Now {
         }
     }
 
-    /// The runtime was looked at: how long that took, how long after the last time, and when.
+    /// Counts a relist: its duration, the time since the last one, and its time.
     pub fn looked(
         &self,
-        briefs: &BTreeMap<String, Brief>,
+        summaries: &BTreeMap<String, PodSummary>,
         took: f64,
         since_last: Option<f64>,
         at: f64,
@@ -108,10 +107,10 @@ impl Now {
             self.between_looks.observe(&[], since_last);
         }
         self.last_look.set(&[], at);
-        let ready = |pod: &&Brief| pod.sandboxes.values().any(|ready| *ready);
-        self.running_pods.set(&[], briefs.values().filter(ready).count() as f64);
+        let ready = |pod: &&PodSummary| pod.sandboxes.values().any(|ready| *ready);
+        self.running_pods.set(&[], summaries.values().filter(ready).count() as f64);
         let mut states = BTreeMap::new();
-        for container in briefs.values().flat_map(|pod| pod.containers.values()) {
+        for container in summaries.values().flat_map(|pod| pod.containers.values()) {
             let state = match container.state {
                 ContainerState::Created => "created",
                 ContainerState::Running => "running",
@@ -124,8 +123,8 @@ impl Now {
             .set_all(states.into_iter().map(|(state, count)| (vec![state], count)));
     }
 
-    /// The pods as they are shown, how many of those that have something of the node are static and
-    /// not, and how many mirrors there are to be.
+    /// Sets the counts of pods: those in the cache, the active static and other ones, and the wanted
+    /// mirror pods.
     pub fn pods(&self, pods: &[Value], active: (usize, usize), mirrors: usize) {
         let mut desired = BTreeMap::from([("true", 0.0), ("", 0.0)]);
         let mut working = BTreeMap::new();
@@ -169,9 +168,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_counted_by_where_they_come_from_and_how_far_they_are() {
+    fn pods_are_counted_by_source_and_phase() {
         let registry = Registry::default();
-        let now = Now::new(&registry);
+        let now = PodGauges::new(&registry);
         let pods = [
             json!({"metadata": {"annotations": {SOURCE: "file"}}, "status": {"phase": "Running"}}),
             json!({"metadata": {"deletionTimestamp": "t"}, "spec": {"ephemeralContainers": [{}]}}),
@@ -197,23 +196,23 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_lists_is_counted_by_state() {
+    fn containers_of_the_runtime_are_counted_by_state() {
         let registry = Registry::default();
-        let now = Now::new(&registry);
-        let container = |state| crate::runtime::relist::ContainerBrief {
+        let now = PodGauges::new(&registry);
+        let container = |state| crate::runtime::relist::ContainerSummary {
             name: "c".to_owned(),
             sandbox: "s".to_owned(),
             attempt: 0,
             state,
             created_at: 0,
         };
-        let pod = Brief {
+        let pod = PodSummary {
             sandboxes: BTreeMap::from([("s".to_owned(), true)]),
             containers: BTreeMap::from([
                 ("1".to_owned(), container(ContainerState::Running)),
                 ("2".to_owned(), container(ContainerState::Exited)),
             ]),
-            ..Brief::default()
+            ..PodSummary::default()
         };
         now.looked(&BTreeMap::from([("u".to_owned(), pod)]), 0.2, None, 5.0);
         now.looked(&BTreeMap::new(), 0.2, Some(1.0), 6.0);

@@ -1,4 +1,4 @@
-//! What was asked of the machine's CPUs and memory nodes, and what came of it: [`Placements`].
+//! Requests for CPUs and memory nodes, and their results: [`PlacementMetrics`].
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use placement::{CpuSet, Placement};
 
 use crate::observability::prometheus::{Counter, Histogram, Registry};
 
-/// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
+/// Upper bounds in milliseconds of the duration of an admission: upstream's, from 50 µs doubling.
 const ADMISSION_MILLIS: [f64; 15] =
     [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2];
 
-/// What there is to a container alone comes from the node, not from a share of its pod.
+/// Exclusive CPUs of a container come from the node, not from a share of its pod.
 const OF_NODE: &str = "node";
 const EXCLUSIVE: &str = "node_exclusive";
 
 #[derive(Debug, Clone)]
-pub struct Placements {
+pub struct PlacementMetrics {
     cpu_requests: Counter,
     cpu_errors: Counter,
     memory_requests: Counter,
@@ -34,12 +34,12 @@ pub struct Placements {
     assignments: Counter,
 }
 
-impl Placements {
-    pub(super) fn new(registry: &Registry) -> Placements {
+impl PlacementMetrics {
+    pub(super) fn new(registry: &Registry) -> PlacementMetrics {
         let counter = |name, help| registry.counter(name, help, &[]);
         let by_boundary = |name, help| registry.counter(name, help, &["boundary", "scope"]);
         let by_source = |name, help| registry.counter(name, help, &["resource_name", "source"]);
-        let placements = Placements {
+        let placements = PlacementMetrics {
             cpu_requests: counter(
                 "kubelet_cpu_manager_pinning_requests_total",
                 "[ALPHA] The number of cpu core allocations which required pinning.",
@@ -96,7 +96,7 @@ impl Placements {
                 &["resource_name", "assignment_type"],
             ),
         };
-        // There from the start, as upstream has them.
+        // Present from the start, as upstream.
         for scope in [Scope::Container, Scope::Pod] {
             placements.aligned.add(&boundary("numa_node", scope), 0);
             placements.not_aligned.add(&boundary("numa_node", scope), 0);
@@ -107,7 +107,7 @@ impl Placements {
         placements
     }
 
-    /// A place was looked for, which took so long.
+    /// Counts a placement that took this long.
     pub fn tell(&self, node: &Node, planned: Result<&Placement, &Refusal>, took: Duration) {
         if node.alignment.policy != AlignmentPolicy::None {
             self.alignment_requests.increment(&[]);
@@ -184,7 +184,7 @@ fn has_whole_cores(node: &Node) -> bool {
     matches!(&node.cpu, CpuPolicy::Static(cpus) if cpus.options().full_cores)
 }
 
-/// Whether whoever is let in is on one NUMA node.
+/// Returns true if every admitted pod is on one NUMA node.
 fn is_guaranteed(node: &Node) -> bool {
     node.alignment.policy == AlignmentPolicy::SingleNumaNode
 }
@@ -215,7 +215,7 @@ mod tests {
         Configured::new(&machine, &config).unwrap().node
     }
 
-    /// What is told once a pod of a container with CPUs of its own and another one was looked at.
+    /// Returns the metrics after admitting a pod with one exclusive and one shared container.
     fn told(node: &Node, cpus: u32) -> String {
         let resources = serde_json::json!({"cpu": cpus.to_string(), "memory": "1Mi"});
         let shares = serde_json::json!({"cpu": "100m", "memory": "1Mi"});
@@ -230,7 +230,7 @@ mod tests {
         let ledger = node.empty_ledger();
         let planned = placement::plan(node, &ledger, &demand);
         let registry = Registry::default();
-        Placements::new(&registry).tell(node, planned.as_ref(), Duration::from_millis(1));
+        PlacementMetrics::new(&registry).tell(node, planned.as_ref(), Duration::from_millis(1));
         registry.render()
     }
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_one_node_and_in_one_cache_is_counted_as_aligned() {
+    fn allocations_on_one_node_and_cache_count_as_aligned() {
         let single = KubeletConfig {
             topology_manager_policy: TopologyManagerPolicy::SingleNumaNode,
             ..KubeletConfig::default()
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_cannot_be_had_are_not_counted_as_memory() {
+    fn failed_cpu_allocations_are_not_counted_as_memory() {
         let whole = KubeletConfig {
             cpu_manager_policy_options: [("full-pcpus-only".to_owned(), "true".to_owned())].into(),
             ..KubeletConfig::default()

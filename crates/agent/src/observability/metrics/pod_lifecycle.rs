@@ -1,7 +1,7 @@
-//! Figures of pods' lives, made of what is shown of them: [`Lives`].
+//! Metrics of pod lifecycles, from the pods in the cache: [`PodLifecycleMetrics`].
 //!
-//! A pod is counted when its status changes, so that what an agent before this one has seen is not
-//! counted again. Decides nothing.
+//! A pod is counted when its status changes, so that changes seen by an earlier agent are not counted again.
+//! Decides nothing.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use serde_json::Value;
 
 use crate::observability::prometheus::{Counter, Histogram, Registry};
 
-/// Upper bounds in seconds of how long pods take to start: upstream's.
+/// Upper bounds in seconds of the startup time of pods: upstream's.
 const STARTS: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
-/// How the message of a refused pod begins.
+/// The start of the message of a rejected pod.
 const REJECTED: &str = "Pod was rejected: ";
 
-/// How long things took that a status does not tell.
+/// Durations that are not in a status.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Took {
-    /// How long the pod has been known.
+pub struct StartTiming {
+    /// Time since the pod arrived.
     pub known: Duration,
-    /// From the first image that was asked for to the last one that was there.
+    /// Time from the first image pull to the end of the last one.
     pub pulling: Duration,
 }
 
 #[derive(Debug, Clone)]
-pub struct Lives {
+pub struct PodLifecycleMetrics {
     containers: Histogram,
     start: Histogram,
     start_total: Histogram,
@@ -38,10 +38,10 @@ pub struct Lives {
     ends: Counter,
 }
 
-impl Lives {
-    pub(super) fn new(registry: &Registry) -> Lives {
+impl PodLifecycleMetrics {
+    pub(super) fn new(registry: &Registry) -> PodLifecycleMetrics {
         let seconds = |name, help| registry.histogram(name, help, &[], STARTS);
-        Lives {
+        PodLifecycleMetrics {
             containers: registry.histogram(
                 "kubelet_containers_per_pod_count",
                 "[ALPHA] The number of containers per pod.",
@@ -78,14 +78,14 @@ impl Lives {
         }
     }
 
-    /// A pod came.
+    /// Counts a pod that arrived.
     pub fn came(&self, pod: &Value) {
         let containers = pod["spec"]["containers"].as_array().map_or(0, Vec::len);
         self.containers.observe(&[], containers as f64);
     }
 
-    /// Its status is another; `now` is what time it is.
-    pub fn changed(&self, pod: &Value, after: &Value, took: Took, now: Timestamp) {
+    /// Counts a change of its status at `now`.
+    pub fn changed(&self, pod: &Value, after: &Value, took: StartTiming, now: Timestamp) {
         let before = &pod["status"];
         if after["phase"] == "Running" && before["phase"] != "Running" {
             self.start.observe(&[], took.known.as_secs_f64());
@@ -111,7 +111,7 @@ impl Lives {
         ] {
             let known: Vec<&Value> = ends(&before[list]).map(|end| &end["containerID"]).collect();
             for end in ends(&after[list]) {
-                // One that never was has nothing to end.
+                // A container that never existed has not exited.
                 if end["containerID"].is_string() && !known.contains(&&end["containerID"]) {
                     let code = end["exitCode"].to_string();
                     let reason = end["reason"].as_str().unwrap_or_default();
@@ -122,7 +122,7 @@ impl Lives {
     }
 }
 
-/// Seconds that init containers have run which have ended.
+/// Returns the seconds that exited init containers ran.
 fn initializing(status: &Value) -> f64 {
     let time = |of: &Value| of.as_str().and_then(|text| Timestamp::parse(text).ok());
     let lasted = |end: &Value| {
@@ -132,7 +132,7 @@ fn initializing(status: &Value) -> f64 {
     ends(&status["initContainerStatuses"]).filter_map(lasted).sum()
 }
 
-/// How containers of a list of statuses have ended, now and before.
+/// Returns the terminated states of container statuses, current and last.
 fn ends(statuses: &Value) -> impl Iterator<Item = &Value> {
     let statuses = statuses.as_array().map(Vec::as_slice).unwrap_or_default();
     let of = |status| {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_life_is_counted_once_however_often_it_is_shown() {
         let registry = Registry::default();
-        let lives = Lives::new(&registry);
+        let lives = PodLifecycleMetrics::new(&registry);
         let mut pod = json!({
             "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"containers": [{}, {}]},
@@ -167,14 +167,15 @@ mod tests {
             }}}],
             "containerStatuses": [{"state": {"terminated": ended}}],
         });
-        let took = Took { known: Duration::from_secs(1), pulling: Duration::from_millis(500) };
+        let took =
+            StartTiming { known: Duration::from_secs(1), pulling: Duration::from_millis(500) };
         lives.changed(&pod, &status, took, at);
         pod["status"] = status;
         let again = json!({
             "phase": "Running",
             "containerStatuses": [{"state": {"running": {}}, "lastState": {"terminated": ended}}],
         });
-        lives.changed(&pod, &again, Took { known: Duration::from_secs(9), ..took }, at);
+        lives.changed(&pod, &again, StartTiming { known: Duration::from_secs(9), ..took }, at);
         let told = registry.render();
         for line in [
             "kubelet_containers_per_pod_count_sum 2",
@@ -193,14 +194,14 @@ mod tests {
     #[test]
     fn refused_pods_are_counted_by_reason() {
         let registry = Registry::default();
-        let lives = Lives::new(&registry);
+        let lives = PodLifecycleMetrics::new(&registry);
         let status = json!({
             "phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: too little",
         });
         let mut pod = json!({"status": {"phase": "Pending"}});
-        lives.changed(&pod, &status, Took::default(), Timestamp::new(0, 0));
+        lives.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
         pod["status"] = status.clone();
-        lives.changed(&pod, &status, Took::default(), Timestamp::new(0, 0));
+        lives.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
         let told = registry.render();
         assert!(told.contains("rejections_total{reason=\"OutOfcpu\"} 1\n"), "{told}");
     }

@@ -1,31 +1,31 @@
-//! What was asked of the Pod Resources API: [`Questions`].
+//! Requests to the Pod Resources API: [`PodResourcesMetrics`].
 
 use crate::observability::prometheus::{Counter, Registry};
 
-/// The only version that is served.
+/// The only served version.
 const VERSION: [&str; 1] = ["v1"];
 
-/// What may be asked.
+/// The methods of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
+pub enum PodResourcesCall {
     List,
     Get,
     Allocatable,
 }
 
 #[derive(Debug, Clone)]
-pub struct Questions {
+pub struct PodResourcesMetrics {
     total: Counter,
-    /// Of lists, of one pod, of what may be allocated: how many, and how many without an answer.
+    /// For lists, single pods and allocatable resources: the number of requests and of errors.
     list: [Counter; 2],
     get: [Counter; 2],
     allocatable: [Counter; 2],
 }
 
-impl Questions {
-    pub(super) fn new(registry: &Registry) -> Questions {
+impl PodResourcesMetrics {
+    pub(super) fn new(registry: &Registry) -> PodResourcesMetrics {
         let counter = |name, help| registry.counter(name, help, &["server_api_version"]);
-        Questions {
+        PodResourcesMetrics {
             total: counter(
                 "kubelet_pod_resources_endpoint_requests_total",
                 "[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by \
@@ -70,12 +70,12 @@ impl Questions {
         }
     }
 
-    /// Something was asked, and there was an answer or none.
-    pub fn tell(&self, question: Question, failed: bool) {
+    /// Counts a request.
+    pub fn tell(&self, question: PodResourcesCall, failed: bool) {
         let [asked, errors] = match question {
-            Question::List => &self.list,
-            Question::Get => &self.get,
-            Question::Allocatable => &self.allocatable,
+            PodResourcesCall::List => &self.list,
+            PodResourcesCall::Get => &self.get,
+            PodResourcesCall::Allocatable => &self.allocatable,
         };
         self.total.increment(&VERSION);
         asked.increment(&VERSION);
@@ -92,9 +92,9 @@ mod tests {
     #[test]
     fn questions_are_counted_by_what_is_asked() {
         let registry = Registry::default();
-        let questions = Questions::new(&registry);
-        questions.tell(Question::List, false);
-        questions.tell(Question::Get, true);
+        let questions = PodResourcesMetrics::new(&registry);
+        questions.tell(PodResourcesCall::List, false);
+        questions.tell(PodResourcesCall::Get, true);
         let told = registry.render();
         for (name, count) in [("requests_total", 2), ("requests_list", 1), ("errors_get", 1)] {
             let line = format!(

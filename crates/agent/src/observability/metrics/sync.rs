@@ -1,4 +1,4 @@
-//! How long the agent's own work takes, and what it was about: [`Work`].
+//! Durations and kinds of the agent's own work: [`SyncMetrics`].
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use crate::observability::prometheus::{Counter, Histogram, Registry};
 use crate::runtime::lower::qos;
 use crate::spec::{Pod, Requirements};
 
-/// Upper bounds in seconds: Prometheus' usual ones, as upstream.
+/// Upper bounds in seconds: Prometheus' defaults, as upstream.
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Upper bounds in seconds of how long a status is on its way: upstream's.
+/// Upper bounds in seconds of the delay of a status: upstream's.
 const STATUS_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
-/// What a round of a pod's worker is about.
+/// The kind of a sync of a pod worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Round {
+pub enum SyncType {
     /// The first one.
     Create,
-    /// The pod has changed.
+    /// The pod changed.
     Update,
-    /// Something else has, or nothing.
+    /// Something else changed, or nothing.
     Sync,
 }
 
-/// What is done with a pod's cgroup.
+/// An operation on a pod's cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CgroupWork {
+pub enum CgroupOperation {
     Create,
     Update,
     Destroy,
 }
 
 #[derive(Debug, Clone)]
-pub struct Work {
+pub struct SyncMetrics {
     rounds: Histogram,
     starts: Histogram,
     statuses: Histogram,
@@ -47,10 +47,10 @@ pub struct Work {
     image_volumes_failed: Counter,
 }
 
-impl Work {
-    pub(super) fn new(registry: &Registry) -> Work {
+impl SyncMetrics {
+    pub(super) fn new(registry: &Registry) -> SyncMetrics {
         let counter = |name, help| registry.counter(name, help, &[]);
-        Work {
+        SyncMetrics {
             rounds: registry.histogram(
                 "kubelet_pod_worker_duration_seconds",
                 "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: \
@@ -114,41 +114,41 @@ impl Work {
         }
     }
 
-    /// A round is over.
-    pub fn round(&self, round: Round, took: Duration) {
+    /// Counts a finished sync.
+    pub fn round(&self, round: SyncType, took: Duration) {
         let operation = match round {
-            Round::Create => "create",
-            Round::Update => "update",
-            Round::Sync => "sync",
+            SyncType::Create => "create",
+            SyncType::Update => "update",
+            SyncType::Sync => "sync",
         };
         self.rounds.observe(&[operation], took.as_secs_f64());
     }
 
-    /// A worker starts, so long after the pod was seen.
+    /// Counts the start of a worker, with the time since the pod was seen.
     pub fn worker_starts(&self, after: Duration) {
         self.starts.observe(&[], after.as_secs_f64());
     }
 
-    /// A status that had changed so long ago is written.
+    /// Counts a written status, with the time since it changed.
     pub fn status_written(&self, after: Duration) {
         self.statuses.observe(&[], after.as_secs_f64());
     }
 
-    pub fn cgroup(&self, work: CgroupWork, took: Duration) {
+    pub fn cgroup(&self, work: CgroupOperation, took: Duration) {
         let operation = match work {
-            CgroupWork::Create => "create",
-            CgroupWork::Update => "update",
-            CgroupWork::Destroy => "destroy",
+            CgroupOperation::Create => "create",
+            CgroupOperation::Update => "update",
+            CgroupOperation::Destroy => "destroy",
         };
         self.cgroups.observe(&[operation], took.as_secs_f64());
     }
 
-    /// A sandbox was asked for, of a handler or the usual one, which has no name.
+    /// Counts a created sandbox of a handler; the default one has an empty name.
     pub fn sandbox(&self, handler: &str, took: Duration) {
         self.sandboxes.observe(&[handler], took.as_secs_f64());
     }
 
-    /// A pod was let in that was not here before.
+    /// Counts an admitted pod that was not on the node before.
     pub fn let_in(&self, pod: &Pod) {
         let class = match qos::class(pod) {
             QosClass::Guaranteed => "Guaranteed",
@@ -158,12 +158,12 @@ impl Work {
         self.admitted.increment(&[mode(pod), class]);
     }
 
-    /// The runtime has a pod that nobody knows.
+    /// Counts a pod in the runtime that is not known.
     pub fn orphan(&self) {
         self.orphans.increment(&[]);
     }
 
-    /// A container with so many volumes that are images was made, or could not be.
+    /// Counts a container with this number of image volumes, created or failed.
     pub fn image_volumes(&self, count: usize, made: bool) {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         let became = if made { &self.image_volumes_mounted } else { &self.image_volumes_failed };
@@ -172,7 +172,7 @@ impl Work {
     }
 }
 
-/// Where a pod says what it needs: upstream's word.
+/// Returns upstream's name of where a pod sets its resources.
 fn mode(pod: &Pod) -> &'static str {
     let says = |of: &Requirements| !of.requests.is_empty() || !of.limits.is_empty();
     let whole = qos::pod_level(pod).is_some_and(says);
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_counted_by_where_they_say_what_they_need() {
+    fn pods_are_counted_by_where_their_resources_are_set() {
         let pod = |whole: bool, part: bool| -> Pod {
             let needs = json!({"requests": {"cpu": "1"}});
             let of = |says: bool| if says { needs.clone() } else { json!({}) };
@@ -202,7 +202,7 @@ mod tests {
             serde_json::from_value(json!({"spec": spec})).unwrap()
         };
         let registry = Registry::default();
-        let work = Work::new(&registry);
+        let work = SyncMetrics::new(&registry);
         for (whole, part) in [(true, true), (true, false), (false, true), (false, false)] {
             work.let_in(&pod(whole, part));
         }
@@ -224,10 +224,10 @@ mod tests {
     #[test]
     fn work_is_measured_by_what_it_is_about() {
         let registry = Registry::default();
-        let work = Work::new(&registry);
-        work.round(Round::Create, Duration::from_millis(300));
-        work.round(Round::Sync, Duration::from_millis(1));
-        work.cgroup(CgroupWork::Destroy, Duration::from_millis(2));
+        let work = SyncMetrics::new(&registry);
+        work.round(SyncType::Create, Duration::from_millis(300));
+        work.round(SyncType::Sync, Duration::from_millis(1));
+        work.cgroup(CgroupOperation::Destroy, Duration::from_millis(2));
         work.image_volumes(2, true);
         work.image_volumes(1, false);
         let told = registry.render();

@@ -1,4 +1,4 @@
-//! What is said of pods and of the node: pure, from the node's book.
+//! The responses about pods and the node. Pure: from the ledger.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tonic::Status;
 use super::v1;
 use crate::spec::{Pod, Role};
 
-/// What a pod has.
+/// Returns the resources of a pod.
 #[must_use]
 pub fn pod(pod: &Pod, node: &Node, ledger: &Ledger) -> v1::PodResources {
     let uid = PodUid::new(&pod.metadata.uid);
@@ -34,7 +34,7 @@ pub fn pod(pod: &Pod, node: &Node, ledger: &Ledger) -> v1::PodResources {
     }
 }
 
-/// What could be handed out if nobody had anything. Where nothing is handed out there is nothing.
+/// Returns what could be allocated on an empty node; nothing if no policy allocates.
 #[must_use]
 pub fn allocatable(node: &Node, ledger: &Ledger) -> v1::AllocatableResourcesResponse {
     let cpu_ids = match &node.cpu {
@@ -51,7 +51,7 @@ pub fn allocatable(node: &Node, ledger: &Ledger) -> v1::AllocatableResourcesResp
     v1::AllocatableResourcesResponse { cpu_ids, memory, ..Default::default() }
 }
 
-/// The pod that is asked for; else what upstream says.
+/// Returns the requested pod, or upstream's error.
 pub fn find<'a>(
     pods: &'a [Arc<Pod>],
     asked: &v1::GetPodResourcesRequest,

@@ -1,4 +1,4 @@
-//! Answers as the kubelet gave them, and over a real socket.
+//! Responses as recorded from the kubelet, and over a real socket.
 
 use objects::KubeletConfig;
 use objects::kubelet_config::{CpuManagerPolicy, MemoryManagerPolicy};
@@ -12,7 +12,7 @@ use super::*;
 use crate::spec::demand::placement_demand;
 use crate::status::replay::lines;
 
-/// Two NUMA nodes of four CPUs; the first CPU is kept for the system.
+/// Two NUMA nodes of four CPUs; the first CPU is reserved for the system.
 fn node(policies: bool) -> Node {
     let cpu = |n: u32| Cpu {
         cpu: CpuId(n),
@@ -45,7 +45,7 @@ fn pods(values: impl IntoIterator<Item = Value>) -> Vec<Arc<Pod>> {
 }
 
 #[test]
-fn pods_of_a_node_that_hands_nothing_out_are_told_as_recorded() {
+fn pods_without_exclusive_resources_are_listed_as_recorded() {
     let all = lines("node.jsonl.gz");
     let line = all.iter().find(|line| line["kind"] == "podresources").unwrap();
     let answers = &line["answers"];
@@ -83,7 +83,7 @@ fn pods_of_a_node_that_hands_nothing_out_are_told_as_recorded() {
 }
 
 #[test]
-fn cpus_and_memory_of_its_own_are_told_with_their_nodes() {
+fn exclusive_cpus_and_memory_are_listed_with_their_nodes() {
     let node = node(true);
     let mut ledger = node.empty_ledger();
     let amounts = json!({"cpu": "2", "memory": "1Gi"});
@@ -111,7 +111,7 @@ fn cpus_and_memory_of_its_own_are_told_with_their_nodes() {
 #[test]
 fn a_burst_is_answered_and_a_flood_is_not() {
     let begin = Instant::now();
-    let mut bucket = Bucket::full(begin);
+    let mut bucket = TokenBucket::full(begin);
     let answered = (0..50).filter(|_| bucket.take(begin)).count();
     assert_eq!(answered, 10);
     assert!(bucket.take(begin + Duration::from_millis(11)));

@@ -1,7 +1,7 @@
-//! `/metrics/cadvisor`: what containers, pods and all pods together use, by cAdvisor's names: [`told`].
+//! `/metrics/cadvisor`: usage of containers, pods and all pods together, with cAdvisor's names: [`told`].
 //!
-//! A container has all labels; a pod has no `container`, `image` and `name`; the group of all pods has
-//! `id` alone, as cAdvisor has it. Sockets and file descriptors are not told: nobody here counts them.
+//! As in cAdvisor, a container has all labels, a pod has no `container`, `image` and `name`, and the group of all pods
+//! has `id` alone. Sockets and file descriptors are not counted.
 
 use host::cgroups::{Bound, DiskUsage, Usage};
 use host::facts::Traffic;
@@ -12,8 +12,8 @@ use crate::observability::prometheus::Text;
 
 const SECOND: f64 = 1e9;
 
-/// One figure of a cgroup: its name, help, type and how to read it.
-struct Figure {
+/// One metric of a cgroup: its name, help, type and reader.
+struct UsageMetric {
     name: &'static str,
     help: &'static str,
     kind: &'static str,
@@ -28,7 +28,7 @@ fn count(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }
 
-/// cAdvisor's zero stands for no limit, here as there.
+/// Zero means unlimited, as in cAdvisor.
 fn limit(bound: Option<Bound>) -> Option<f64> {
     bound.map(|bound| match bound {
         Bound::At(at) => at as f64,
@@ -36,7 +36,7 @@ fn limit(bound: Option<Bound>) -> Option<f64> {
     })
 }
 
-/// Of what is not there without a limit, in cAdvisor.
+/// cAdvisor omits these without a limit.
 fn bounded(bound: Option<Bound>) -> Option<f64> {
     match bound? {
         Bound::At(at) => Some(at as f64),
@@ -45,65 +45,65 @@ fn bounded(bound: Option<Bound>) -> Option<f64> {
 }
 
 #[rustfmt::skip] // One a line.
-const FIGURES: &[Figure] = &[
-    Figure { name: "container_cpu_cfs_periods_total", help: "Number of elapsed enforcement period intervals.", kind: "counter", of: |u| count(u.periods) },
-    Figure { name: "container_cpu_cfs_throttled_periods_total", help: "Number of throttled period intervals.", kind: "counter", of: |u| count(u.throttled_periods) },
-    Figure { name: "container_cpu_cfs_throttled_seconds_total", help: "Total time duration the container has been throttled.", kind: "counter", of: |u| seconds(u.throttled) },
-    Figure { name: "container_cpu_system_seconds_total", help: "Cumulative system cpu time consumed in seconds.", kind: "counter", of: |u| seconds(u.cpu_system) },
-    Figure { name: "container_cpu_user_seconds_total", help: "Cumulative user cpu time consumed in seconds.", kind: "counter", of: |u| seconds(u.cpu_user) },
-    Figure { name: "container_memory_cache", help: "Number of bytes of page cache memory.", kind: "gauge", of: |u| count(u.cache) },
-    Figure { name: "container_memory_events_high_total", help: "Cumulative count of memory.high throttle events for the container", kind: "counter", of: |u| count(u.high_events) },
-    Figure { name: "container_memory_events_max_total", help: "Cumulative count of memory.max limit hit events for the container", kind: "counter", of: |u| count(u.max_events) },
-    Figure { name: "container_memory_failcnt", help: "Number of memory usage hits limits", kind: "counter", of: |u| count(u.limit_hits) },
-    Figure { name: "container_memory_file_dirty_bytes", help: "Number of bytes of file cache that has been modified but not yet written back to disk.", kind: "gauge", of: |u| count(u.dirty_files) },
-    Figure { name: "container_memory_file_writeback_bytes", help: "Number of bytes of file cache that is currently being written back to disk.", kind: "gauge", of: |u| count(u.written_files) },
-    Figure { name: "container_memory_kernel_usage", help: "Size of kernel memory allocated in bytes.", kind: "gauge", of: |u| count(u.kernel_memory) },
-    Figure { name: "container_memory_mapped_file", help: "Size of memory mapped files in bytes.", kind: "gauge", of: |u| count(u.mapped_files) },
-    Figure { name: "container_memory_max_usage_bytes", help: "Maximum memory usage recorded in bytes", kind: "gauge", of: |u| count(u.memory_peak) },
-    Figure { name: "container_memory_pgscan_total", help: "Cumulative number of pages scanned by the page reclaim algorithm.", kind: "counter", of: |u| count(u.pages_scanned) },
-    Figure { name: "container_memory_pgsteal_total", help: "Cumulative number of pages reclaimed by the page reclaim algorithm.", kind: "counter", of: |u| count(u.pages_reclaimed) },
-    Figure { name: "container_memory_rss", help: "Size of RSS in bytes.", kind: "gauge", of: |u| count(u.rss) },
-    Figure { name: "container_memory_swap", help: "Container swap usage in bytes.", kind: "gauge", of: |u| count(u.swap) },
-    Figure { name: "container_memory_total_active_file_bytes", help: "Current total active file in bytes.", kind: "gauge", of: |u| count(u.active_files) },
-    Figure { name: "container_memory_total_inactive_file_bytes", help: "Current total inactive file in bytes.", kind: "gauge", of: |u| count(u.inactive_files) },
-    Figure { name: "container_memory_usage_bytes", help: "Current memory usage in bytes, including all memory regardless of when it was accessed", kind: "gauge", of: |u| count(u.memory) },
-    Figure { name: "container_memory_working_set_bytes", help: "Current working set in bytes.", kind: "gauge", of: |u| count(u.working_set) },
-    Figure { name: "container_memory_workingset_refault_anon_total", help: "Cumulative number of refaults of previously evicted anonymous pages.", kind: "counter", of: |u| count(u.refaults_anonymous) },
-    Figure { name: "container_memory_workingset_refault_file_total", help: "Cumulative number of refaults of previously evicted file pages.", kind: "counter", of: |u| count(u.refaults_file) },
-    Figure { name: "container_oom_events_total", help: "Count of out of memory events observed for the container", kind: "counter", of: |u| count(u.oom_kills) },
-    Figure { name: "container_pressure_cpu_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to CPU congestion.", kind: "counter", of: |u| seconds(u.pressure.cpu.map(|of| of.full)) },
-    Figure { name: "container_pressure_cpu_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to CPU congestion.", kind: "counter", of: |u| seconds(u.pressure.cpu.map(|of| of.some)) },
-    Figure { name: "container_pressure_io_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to IO congestion.", kind: "counter", of: |u| seconds(u.pressure.io.map(|of| of.full)) },
-    Figure { name: "container_pressure_io_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to IO congestion.", kind: "counter", of: |u| seconds(u.pressure.io.map(|of| of.some)) },
-    Figure { name: "container_pressure_memory_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to memory congestion.", kind: "counter", of: |u| seconds(u.pressure.memory.map(|of| of.full)) },
-    Figure { name: "container_pressure_memory_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to memory congestion.", kind: "counter", of: |u| seconds(u.pressure.memory.map(|of| of.some)) },
-    Figure { name: "container_spec_cpu_period", help: "CPU period of the container.", kind: "gauge", of: |u| count(u.cpu_period) },
-    Figure { name: "container_spec_cpu_quota", help: "CPU quota of the container.", kind: "gauge", of: |u| bounded(u.cpu_quota) },
-    Figure { name: "container_spec_cpu_shares", help: "CPU share of the container.", kind: "gauge", of: |u| count(u.cpu_shares) },
-    Figure { name: "container_spec_memory_limit_bytes", help: "Memory limit for the container.", kind: "gauge", of: |u| limit(u.memory_limit) },
-    Figure { name: "container_spec_memory_swap_limit_bytes", help: "Memory swap limit for the container.", kind: "gauge", of: |u| limit(u.swap_limit) },
-    Figure { name: "container_threads", help: "Number of threads running inside the container", kind: "gauge", of: |u| count(u.threads) },
-    Figure { name: "container_threads_max", help: "Maximum number of threads allowed inside the container, infinity if value is zero", kind: "gauge", of: |u| limit(u.threads_limit) },
+const FIGURES: &[UsageMetric] = &[
+    UsageMetric { name: "container_cpu_cfs_periods_total", help: "Number of elapsed enforcement period intervals.", kind: "counter", of: |u| count(u.periods) },
+    UsageMetric { name: "container_cpu_cfs_throttled_periods_total", help: "Number of throttled period intervals.", kind: "counter", of: |u| count(u.throttled_periods) },
+    UsageMetric { name: "container_cpu_cfs_throttled_seconds_total", help: "Total time duration the container has been throttled.", kind: "counter", of: |u| seconds(u.throttled) },
+    UsageMetric { name: "container_cpu_system_seconds_total", help: "Cumulative system cpu time consumed in seconds.", kind: "counter", of: |u| seconds(u.cpu_system) },
+    UsageMetric { name: "container_cpu_user_seconds_total", help: "Cumulative user cpu time consumed in seconds.", kind: "counter", of: |u| seconds(u.cpu_user) },
+    UsageMetric { name: "container_memory_cache", help: "Number of bytes of page cache memory.", kind: "gauge", of: |u| count(u.cache) },
+    UsageMetric { name: "container_memory_events_high_total", help: "Cumulative count of memory.high throttle events for the container", kind: "counter", of: |u| count(u.high_events) },
+    UsageMetric { name: "container_memory_events_max_total", help: "Cumulative count of memory.max limit hit events for the container", kind: "counter", of: |u| count(u.max_events) },
+    UsageMetric { name: "container_memory_failcnt", help: "Number of memory usage hits limits", kind: "counter", of: |u| count(u.limit_hits) },
+    UsageMetric { name: "container_memory_file_dirty_bytes", help: "Number of bytes of file cache that has been modified but not yet written back to disk.", kind: "gauge", of: |u| count(u.dirty_files) },
+    UsageMetric { name: "container_memory_file_writeback_bytes", help: "Number of bytes of file cache that is currently being written back to disk.", kind: "gauge", of: |u| count(u.written_files) },
+    UsageMetric { name: "container_memory_kernel_usage", help: "Size of kernel memory allocated in bytes.", kind: "gauge", of: |u| count(u.kernel_memory) },
+    UsageMetric { name: "container_memory_mapped_file", help: "Size of memory mapped files in bytes.", kind: "gauge", of: |u| count(u.mapped_files) },
+    UsageMetric { name: "container_memory_max_usage_bytes", help: "Maximum memory usage recorded in bytes", kind: "gauge", of: |u| count(u.memory_peak) },
+    UsageMetric { name: "container_memory_pgscan_total", help: "Cumulative number of pages scanned by the page reclaim algorithm.", kind: "counter", of: |u| count(u.pages_scanned) },
+    UsageMetric { name: "container_memory_pgsteal_total", help: "Cumulative number of pages reclaimed by the page reclaim algorithm.", kind: "counter", of: |u| count(u.pages_reclaimed) },
+    UsageMetric { name: "container_memory_rss", help: "Size of RSS in bytes.", kind: "gauge", of: |u| count(u.rss) },
+    UsageMetric { name: "container_memory_swap", help: "Container swap usage in bytes.", kind: "gauge", of: |u| count(u.swap) },
+    UsageMetric { name: "container_memory_total_active_file_bytes", help: "Current total active file in bytes.", kind: "gauge", of: |u| count(u.active_files) },
+    UsageMetric { name: "container_memory_total_inactive_file_bytes", help: "Current total inactive file in bytes.", kind: "gauge", of: |u| count(u.inactive_files) },
+    UsageMetric { name: "container_memory_usage_bytes", help: "Current memory usage in bytes, including all memory regardless of when it was accessed", kind: "gauge", of: |u| count(u.memory) },
+    UsageMetric { name: "container_memory_working_set_bytes", help: "Current working set in bytes.", kind: "gauge", of: |u| count(u.working_set) },
+    UsageMetric { name: "container_memory_workingset_refault_anon_total", help: "Cumulative number of refaults of previously evicted anonymous pages.", kind: "counter", of: |u| count(u.refaults_anonymous) },
+    UsageMetric { name: "container_memory_workingset_refault_file_total", help: "Cumulative number of refaults of previously evicted file pages.", kind: "counter", of: |u| count(u.refaults_file) },
+    UsageMetric { name: "container_oom_events_total", help: "Count of out of memory events observed for the container", kind: "counter", of: |u| count(u.oom_kills) },
+    UsageMetric { name: "container_pressure_cpu_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to CPU congestion.", kind: "counter", of: |u| seconds(u.pressure.cpu.map(|of| of.full)) },
+    UsageMetric { name: "container_pressure_cpu_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to CPU congestion.", kind: "counter", of: |u| seconds(u.pressure.cpu.map(|of| of.some)) },
+    UsageMetric { name: "container_pressure_io_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to IO congestion.", kind: "counter", of: |u| seconds(u.pressure.io.map(|of| of.full)) },
+    UsageMetric { name: "container_pressure_io_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to IO congestion.", kind: "counter", of: |u| seconds(u.pressure.io.map(|of| of.some)) },
+    UsageMetric { name: "container_pressure_memory_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to memory congestion.", kind: "counter", of: |u| seconds(u.pressure.memory.map(|of| of.full)) },
+    UsageMetric { name: "container_pressure_memory_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to memory congestion.", kind: "counter", of: |u| seconds(u.pressure.memory.map(|of| of.some)) },
+    UsageMetric { name: "container_spec_cpu_period", help: "CPU period of the container.", kind: "gauge", of: |u| count(u.cpu_period) },
+    UsageMetric { name: "container_spec_cpu_quota", help: "CPU quota of the container.", kind: "gauge", of: |u| bounded(u.cpu_quota) },
+    UsageMetric { name: "container_spec_cpu_shares", help: "CPU share of the container.", kind: "gauge", of: |u| count(u.cpu_shares) },
+    UsageMetric { name: "container_spec_memory_limit_bytes", help: "Memory limit for the container.", kind: "gauge", of: |u| limit(u.memory_limit) },
+    UsageMetric { name: "container_spec_memory_swap_limit_bytes", help: "Memory swap limit for the container.", kind: "gauge", of: |u| limit(u.swap_limit) },
+    UsageMetric { name: "container_threads", help: "Number of threads running inside the container", kind: "gauge", of: |u| count(u.threads) },
+    UsageMetric { name: "container_threads_max", help: "Maximum number of threads allowed inside the container, infinity if value is zero", kind: "gauge", of: |u| limit(u.threads_limit) },
 ];
 
-/// One figure of a disk.
-struct DiskFigure {
+/// One metric of a disk.
+struct DiskMetric {
     name: &'static str,
     help: &'static str,
     of: fn(&DiskUsage) -> u64,
 }
 
-/// What the kernel counts of disks by cgroup.
+/// The kernel's disk counters by cgroup.
 #[rustfmt::skip] // One a line.
-const DISK_FIGURES: &[DiskFigure] = &[
-    DiskFigure { name: "container_fs_reads_bytes_total", help: "Cumulative count of bytes read", of: |disk| disk.bytes_read },
-    DiskFigure { name: "container_fs_reads_total", help: "Cumulative count of reads completed", of: |disk| disk.reads },
-    DiskFigure { name: "container_fs_writes_bytes_total", help: "Cumulative count of bytes written", of: |disk| disk.bytes_written },
-    DiskFigure { name: "container_fs_writes_total", help: "Cumulative count of writes completed", of: |disk| disk.writes },
+const DISK_FIGURES: &[DiskMetric] = &[
+    DiskMetric { name: "container_fs_reads_bytes_total", help: "Cumulative count of bytes read", of: |disk| disk.bytes_read },
+    DiskMetric { name: "container_fs_reads_total", help: "Cumulative count of reads completed", of: |disk| disk.reads },
+    DiskMetric { name: "container_fs_writes_bytes_total", help: "Cumulative count of bytes written", of: |disk| disk.bytes_written },
+    DiskMetric { name: "container_fs_writes_total", help: "Cumulative count of writes completed", of: |disk| disk.writes },
 ];
 
-/// Something with a cgroup, by cAdvisor's labels.
-struct Measured<'a> {
+/// A consumer with a cgroup, with cAdvisor's labels.
+struct MeasuredGroup<'a> {
     labels: [(&'static str, &'a str); 6],
     usage: &'a Usage,
 }
@@ -125,22 +125,22 @@ fn labels<'a>(
     ]
 }
 
-fn measured(snapshot: &Snapshot) -> Vec<Measured<'_>> {
+fn measured(snapshot: &Snapshot) -> Vec<MeasuredGroup<'_>> {
     let mut all = Vec::new();
     if let Some((path, group)) = &snapshot.node.pods {
-        all.push(Measured { labels: labels(None, path, "", ""), usage: &group.usage });
+        all.push(MeasuredGroup { labels: labels(None, path, "", ""), usage: &group.usage });
     }
     for pod in &snapshot.pods {
         let (space, name) = (pod.namespace.as_str(), pod.name.as_str());
         if let Some(group) = &pod.group {
-            all.push(Measured {
+            all.push(MeasuredGroup {
                 labels: labels(None, &pod.path, space, name),
                 usage: &group.usage,
             });
         }
         for of in &pod.containers {
             let labels = labels(Some(of), &of.path, space, name);
-            all.push(Measured { labels, usage: &of.group.usage });
+            all.push(MeasuredGroup { labels, usage: &of.group.usage });
         }
     }
     all
@@ -150,7 +150,7 @@ pub(super) fn told(snapshot: &Snapshot) -> String {
     let mut text = Text::default();
     let at = Some(snapshot.at);
     let all = measured(snapshot);
-    for Figure { name, help, kind, of } in FIGURES {
+    for UsageMetric { name, help, kind, of } in FIGURES {
         text.family(name, help, kind);
         for one in &all {
             text.sample(name, &one.labels, of(one.usage), at);
@@ -175,8 +175,8 @@ pub(super) fn told(snapshot: &Snapshot) -> String {
     text.into_string()
 }
 
-/// Page faults of everything in a cgroup and below it.
-fn failures(text: &mut Text, all: &[Measured<'_>], snapshot: &Snapshot) {
+/// Page faults of a cgroup and those below it.
+fn failures(text: &mut Text, all: &[MeasuredGroup<'_>], snapshot: &Snapshot) {
     let name = "container_memory_failures_total";
     text.family(name, "Cumulative count of memory allocation failures.", "counter");
     for one in all {
@@ -194,12 +194,12 @@ fn failures(text: &mut Text, all: &[Measured<'_>], snapshot: &Snapshot) {
     }
 }
 
-fn disks(text: &mut Text, all: &[Measured<'_>], snapshot: &Snapshot) {
+fn disks(text: &mut Text, all: &[MeasuredGroup<'_>], snapshot: &Snapshot) {
     let device = |disk: &DiskUsage| {
         let name = snapshot.node.disk_names.get(&(disk.major, disk.minor));
         name.map(|name| format!("/dev/{name}")).unwrap_or_default()
     };
-    for DiskFigure { name, help, of } in DISK_FIGURES {
+    for DiskMetric { name, help, of } in DISK_FIGURES {
         text.family(name, help, "counter");
         for (one, disk) in all.iter().flat_map(|one| one.usage.disks.iter().map(move |d| (one, d)))
         {
@@ -251,11 +251,11 @@ fn containers(text: &mut Text, snapshot: &Snapshot) {
     each("container_start_time_seconds", help, &|of| of.started.map(since_1970));
 }
 
-/// A figure of what went one way.
-type OfTraffic = fn(&Traffic) -> u64;
+/// Reads one direction of traffic.
+type TrafficField = fn(&Traffic) -> u64;
 
 fn networks(text: &mut Text, snapshot: &Snapshot) {
-    let figures: [(&str, &str, OfTraffic); 4] = [
+    let figures: [(&str, &str, TrafficField); 4] = [
         ("bytes_total", "bytes", |of| of.bytes),
         ("errors_total", "errors encountered while", |of| of.errors),
         ("packets_dropped_total", "packets dropped while", |of| of.dropped),

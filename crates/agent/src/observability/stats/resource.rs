@@ -1,5 +1,5 @@
-//! `/metrics/resource`: CPU, memory and swap of the node, its pods and their containers, which
-//! metrics-server reads: [`told`]. Each figure carries the time at which it was true.
+//! `/metrics/resource`: CPU, memory and swap of the node, its pods and their containers, for
+//! metrics-server: [`told`]. Each value has its time.
 
 use host::cgroups::Usage;
 use objects::timestamp::Timestamp;
@@ -109,7 +109,7 @@ pub(super) fn since_1970(at: Timestamp) -> f64 {
     crate::clock::nanos(at) as f64 / SECOND
 }
 
-/// Every container that runs, with its pod.
+/// Returns every running container with its pod.
 pub(super) fn each<'a>(
     snapshot: &'a Snapshot,
     mut take: impl FnMut(&'a PodUsage, &'a super::ContainerUsage),

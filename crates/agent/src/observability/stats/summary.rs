@@ -1,4 +1,4 @@
-//! `/stats/summary`, upstream's summary of what the node and its pods use: [`told`].
+//! `/stats/summary`, upstream's summary of the usage of the node and its pods: [`told`].
 
 use host::cgroups::{Bound, Usage};
 use host::facts::{FileSystem, Interface};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ContainerUsage, Group, Images, NodeUsage, PodUsage, Snapshot};
 
-/// An object without what is not known.
+/// Builds an object without the unknown fields.
 fn known<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
     let there = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     there.collect()
@@ -17,7 +17,7 @@ fn number(value: Option<u64>) -> Option<Value> {
     value.map(Value::from)
 }
 
-/// The fields with the time they were true, or nothing if none is known.
+/// Adds the time to the fields; returns nothing if no field is known.
 fn at(time: &Value, mut fields: Map<String, Value>) -> Option<Value> {
     if fields.is_empty() {
         return None;
@@ -58,7 +58,7 @@ fn memory(time: &Value, usage: &Usage) -> Option<Value> {
     )
 }
 
-/// What a cgroup may still swap out, where the machine has that much.
+/// Returns the bytes that a cgroup may swap out, at most those of the machine.
 pub(super) fn swap_limit(usage: &Usage, node: &NodeUsage) -> Option<u64> {
     let total = node.memory?.swap_total;
     Some(match usage.swap_limit? {
@@ -131,7 +131,7 @@ fn node(node: &NodeUsage, time: &Value) -> Value {
         let ids = [("maxpid", number(Some(ids.max))), ("curproc", number(Some(ids.used)))];
         at(time, known(ids))
     });
-    // Where nothing leads elsewhere, one is as good as another.
+    // Without a default route any interface will do.
     let any = || node.interfaces.first().map(|of| of.name.as_str());
     let first = node.default_interface.as_deref().or_else(any).unwrap_or_default();
     let interfaces = match node.interfaces.is_empty() {
@@ -154,7 +154,7 @@ fn node(node: &NodeUsage, time: &Value) -> Value {
     .into()
 }
 
-/// A group of processes that is no pod.
+/// A group of processes that is not a pod.
 fn together(name: &str, group: &Group, node: &NodeUsage, time: &Value) -> Value {
     known([
         ("name", Some(name.into())),

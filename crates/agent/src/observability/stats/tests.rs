@@ -1,4 +1,4 @@
-//! What is told of a snapshot that is made by hand.
+//! Documents of a snapshot that is built by hand.
 
 use host::cgroups::Bound;
 use host::facts::Traffic;

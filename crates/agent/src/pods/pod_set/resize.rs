@@ -1,8 +1,8 @@
-//! What pods are allocated while they run: another amount is admitted as a new pod would be, and until
-//! then a pod goes on with what it has.
+//! Resizes of running pods: new amounts are admitted like those of a new pod, and until then the pod keeps
+//! its allocated resources.
 //!
-//! What was allocated is on disk, and CPUs in the book, before a worker hears of it. Applying it is the
-//! worker's.
+//! The allocation is on disk, and CPUs are in the ledger, before a worker learns of it. The worker actuates
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -13,49 +13,49 @@ use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::plan::Surplus;
 use tracing::warn;
 
-use super::{Entry, Pods, State};
+use super::{Entry, PodSet, State};
 use crate::admission::{Neighbour, Rejection};
-use crate::context::Hands;
-use crate::ledger::allocations::PodGiven;
-use crate::observability::events::{ResizeStep, Told};
-use crate::pods::resize::{self, Infeasible, Refused, Rules};
-use crate::pods::worker::Order;
+use crate::context::AgentContext;
+use crate::ledger::allocations::PodAllocation;
+use crate::observability::events::{AgentEvent, ResizeStep};
+use crate::pods::resize::{self, Infeasible, ResizeRefusal, ResizeRules};
+use crate::pods::worker::WorkerMessage;
 use crate::spec::Pod;
 use crate::spec::demand::placement_demand;
-use crate::status::{PodStatus, ResizeSaid};
+use crate::status::{PodStatus, ResizeOutcome};
 
 /// Reasons of the condition `PodResizePending`.
 const DEFERRED: &str = "Deferred";
 const INFEASIBLE: &str = "Infeasible";
 
-impl Pods {
-    /// The pod with what it was allocated before the agent was started, if it was.
+impl PodSet {
+    /// Returns the pod with the resources that it was allocated before the agent started, if any.
     pub(super) fn as_allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        match self.hands.allocations().allocated(&pod.metadata.uid) {
-            Some(given) if !given.agrees(&PodGiven::of(pod)) => Arc::new(given.put(pod)),
+        match self.context.allocations().allocated(&pod.metadata.uid) {
+            Some(given) if !given.agrees(&PodAllocation::of(pod)) => Arc::new(given.put(pod)),
             _ => Arc::clone(pod),
         }
     }
 
-    /// Writes down what a pod that was let in has.
+    /// Saves the allocated resources of an admitted pod.
     pub(super) fn note_allocated(&self, pod: &Pod) {
-        let noted = self.hands.allocations().allocate(&pod.metadata.uid, PodGiven::of(pod));
+        let noted = self.context.allocations().allocate(&pod.metadata.uid, PodAllocation::of(pod));
         if let Err(error) = noted {
-            // Only a change that the API takes while no agent runs would be missed.
-            warn!(%error, pod = pod.full_name(), "what the pod has is not written down");
+            // The only effect is to miss a resize that is requested while no agent runs.
+            warn!(%error, pod = pod.full_name(), "failed to save the allocated resources");
         }
     }
 
-    /// What was written down of pods that are gone is of no use.
+    /// Removes the saved allocations of deleted pods.
     pub(super) fn forget_allocations(&self) {
         let entries = &self.entries;
-        if let Err(error) = self.hands.allocations().keep(|uid| entries.contains_key(uid)) {
-            warn!(%error, "pods that are gone are still written down");
+        if let Err(error) = self.context.allocations().keep(|uid| entries.contains_key(uid)) {
+            warn!(%error, "failed to remove allocations of deleted pods");
         }
     }
 
-    /// A pod with a worker is wanted in another way, or room was made: the worker is told what holds.
-    /// Whether the pod was given something else.
+    /// Sends the current pod to its worker, after its spec changed or resources were released. Returns true
+    /// if the pod's allocation changed.
     pub(super) fn tell_worker(&mut self, uid: &str) -> bool {
         let Some(entry) = self.entries.get(uid) else { return false };
         let wanted = Arc::clone(&entry.read.pod);
@@ -80,9 +80,9 @@ impl Pods {
         let Some(entry) = self.entries.get_mut(uid) else { return false };
         let State::Working(orders, _) = &entry.state else { return false };
         if entry.pending != pending {
-            let _ = orders.send(Order::Resize(pending.clone()));
+            let _ = orders.send(WorkerMessage::Resize(pending.clone()));
         }
-        let _ = orders.send(Order::Pod(Arc::clone(&given)));
+        let _ = orders.send(WorkerMessage::Pod(Arc::clone(&given)));
         (entry.given, entry.pending) = (given, pending);
         if allocated {
             self.publish();
@@ -90,68 +90,68 @@ impl Pods {
         allocated
     }
 
-    /// The same; and if the pod was given something else, others may be given what it had.
+    /// Does the same. If the allocation changed, also retries other resizes with the released resources.
     pub(super) fn tell_worker_and_others(&mut self, uid: &str) {
         if self.tell_worker(uid) {
             self.retry_resizes();
         }
     }
 
-    /// Gives a pod what it asks for, or says why not.
-    fn allocate(&mut self, wanted: &Arc<Pod>, given: &Arc<Pod>) -> Result<(), Refused> {
+    /// Allocates the resources of the spec, or returns why not.
+    fn allocate(&mut self, wanted: &Arc<Pod>, given: &Arc<Pod>) -> Result<(), ResizeRefusal> {
         let uid = &wanted.metadata.uid;
         self.judge(wanted, given)?;
-        let hands = &self.hands;
+        let context = &self.context;
         let demand = placement_demand(wanted);
-        let mut book = hands.book();
+        let mut book = context.book();
         let replanned = book.replan(&demand, Surplus::Kept);
-        // Where CPUs are handed out, what is not free today may be tomorrow.
+        // CPUs that are not free now may be free later.
         let planned = replanned.map_err(|no| match no {
             Refusal::WholeCores { refusal: CpuRefusal::NotWholeCores { .. }, .. } => {
-                Refused::Infeasible(Infeasible::Never(Rejection::Placement(no)))
+                ResizeRefusal::Infeasible(Infeasible::Never(Rejection::Placement(no)))
             }
-            no => Refused::Deferred(Rejection::Placement(no)),
+            no => ResizeRefusal::Deferred(Rejection::Placement(no)),
         })?;
         let failed = |error: String| {
             let no = Rejection::Device { error };
-            Refused::Deferred(no)
+            ResizeRefusal::Deferred(no)
         };
         book.commit(planned).map_err(|error| failed(error.to_string()))?;
         drop(book);
-        hands.note_booked();
-        let noted = hands.allocations().allocate(uid, PodGiven::of(wanted));
+        context.note_booked();
+        let noted = context.allocations().allocate(uid, PodAllocation::of(wanted));
         noted.map_err(|error| failed(error.to_string()))?;
         let pod = resize::describe(wanted, None);
-        hands.recorder.pod(wanted, Told::Resize { step: ResizeStep::Started, pod });
+        context.recorder.pod(wanted, AgentEvent::Resize { step: ResizeStep::Started, pod });
         Ok(())
     }
 
-    fn judge(&self, wanted: &Pod, given: &Pod) -> Result<(), Refused> {
+    fn judge(&self, wanted: &Pod, given: &Pod) -> Result<(), ResizeRefusal> {
         let others = self.neighbours(&wanted.metadata.uid);
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        with_rules(&self.hands, |rules| resize::judge(wanted, given, &node, &others, rules))
+        with_rules(&self.context, |rules| resize::judge(wanted, given, &node, &others, rules))
     }
 
-    /// Tells of a refusal that has not been told of.
-    fn tell_refused(&self, pod: &Pod, refused: &Refused, said: &ResizeSaid) {
+    /// Reports a refusal unless it was already reported.
+    fn tell_refused(&self, pod: &Pod, refused: &ResizeRefusal, said: &ResizeOutcome) {
         let before = self.entries.get(&pod.metadata.uid).and_then(|entry| entry.pending.as_ref());
         if before == Some(said) || is_in_status(pod, said) {
             return;
         }
         let step = match refused {
-            Refused::Deferred(rejection) => ResizeStep::Deferred(rejection.reason()),
-            Refused::Infeasible(why) => {
-                self.hands.counters.infeasible_resizes.increment(&[why.detail()]);
+            ResizeRefusal::Deferred(rejection) => ResizeStep::Deferred(rejection.reason()),
+            ResizeRefusal::Infeasible(why) => {
+                self.context.metrics.infeasible_resizes.increment(&[why.detail()]);
                 ResizeStep::Infeasible
             }
         };
         let text = resize::describe(pod, Some(&said.message));
-        self.hands.recorder.pod(pod, Told::Resize { step, pod: text });
+        self.context.recorder.pod(pod, AgentEvent::Resize { step, pod: text });
     }
 
-    /// Tries again what had to wait: the most important pod first, then the one that waits longest.
+    /// Retries deferred resizes, by priority and then by waiting time.
     pub(super) fn retry_resizes(&mut self) {
-        let waits = |said: &ResizeSaid| said.reason == DEFERRED;
+        let waits = |said: &ResizeOutcome| said.reason == DEFERRED;
         let mut waiting: Vec<(i32, Option<String>, String)> = self
             .entries
             .iter()
@@ -170,14 +170,14 @@ impl Pods {
         }
     }
 
-    /// The pods that have something of the node, as they have it.
+    /// Returns the pods that use resources of the node, with their allocations.
     pub(super) fn neighbours(&self, but: &str) -> Vec<Neighbour<'_>> {
         neighbours(&self.entries, but)
     }
 }
 
-/// What only the runtime has is nobody's neighbour, as upstream: whoever deletes a pod at once wants its
-/// place at once.
+/// Pods that only the runtime has do not count, as upstream: force-deleting a pod frees its resources at
+/// once.
 fn neighbours<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<Neighbour<'a>> {
     entries
         .iter()
@@ -187,32 +187,32 @@ fn neighbours<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<Neighb
         .collect()
 }
 
-fn with_rules<T>(hands: &Hands, decide: impl FnOnce(&Rules<'_>) -> T) -> T {
-    let (facts, classes) = (hands.facts(), hands.classes());
+fn with_rules<T>(context: &AgentContext, decide: impl FnOnce(&ResizeRules<'_>) -> T) -> T {
+    let (facts, classes) = (context.facts(), context.classes());
     let (static_cpus, static_memory) = {
-        let book = hands.book();
+        let book = context.book();
         let node = book.node();
         (matches!(node.cpu, CpuPolicy::Static(_)), matches!(node.memory, MemoryPolicy::Static(_)))
     };
-    decide(&Rules {
+    decide(&ResizeRules {
         facts: &facts,
         static_cpus,
-        change_static_cpus: hands.change_static_cpus,
+        change_static_cpus: context.change_static_cpus,
         static_memory,
         classes: &classes,
     })
 }
 
-fn said(refused: &Refused, generation: i64) -> ResizeSaid {
+fn said(refused: &ResizeRefusal, generation: i64) -> ResizeOutcome {
     let reason = match refused {
-        Refused::Deferred(_) => DEFERRED,
-        Refused::Infeasible(_) => INFEASIBLE,
+        ResizeRefusal::Deferred(_) => DEFERRED,
+        ResizeRefusal::Infeasible(_) => INFEASIBLE,
     };
-    ResizeSaid { reason: reason.to_owned(), message: refused.to_string(), generation }
+    ResizeOutcome { reason: reason.to_owned(), message: refused.to_string(), generation }
 }
 
-/// Whether the API has it already, from before the agent was started.
-fn is_in_status(pod: &Pod, said: &ResizeSaid) -> bool {
+/// Returns true if the API already has it, from before the agent started.
+fn is_in_status(pod: &Pod, said: &ResizeOutcome) -> bool {
     PodStatus::read(&pod.status).condition("PodResizePending").is_some_and(|found| {
         (&found.reason, &found.message) == (&said.reason, &said.message)
             && found.observed_generation == said.generation
@@ -224,19 +224,19 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::pods::pod_set::Read;
-    use crate::runtime::lower::Origin;
+    use crate::pods::pod_set::PodWithManifest;
+    use crate::runtime::lower::ConfigSource;
     use crate::spec::Metadata;
 
     #[tokio::test]
-    async fn a_neighbour_works_and_is_there_and_has_something() {
+    async fn only_running_pods_with_resources_are_neighbours() {
         let entry = |name: &str, settled, gone| {
             let metadata = Metadata { name: name.to_owned(), ..Metadata::default() };
             let pod = Arc::new(Pod { metadata, ..Pod::default() });
-            let read = Read { pod: Arc::clone(&pod), text: "".into() };
+            let read = PodWithManifest { pod: Arc::clone(&pod), text: "".into() };
             let (orders, _) = mpsc::unbounded_channel();
             let state = State::Working(orders, tokio::spawn(async {}));
-            let origin = Origin::Api;
+            let origin = ConfigSource::Api;
             let entry = Entry { read, given: pod, pending: None, origin, state, settled, gone };
             (name.to_owned(), entry)
         };

@@ -1,8 +1,8 @@
-//! Static pods among all pods: [`Pods::take_files`] begins and ends them as their files come and go, and
-//! says which mirrors there are to be.
+//! Static pods among all pods: [`PodSet::take_files`] starts and ends them as their manifests are added and
+//! removed, and publishes the wanted mirror pods.
 //!
-//! A pod whose file is gone has the time to end that it asked for. One that takes its place waits until
-//! it is over, for both may want the same port.
+//! A pod whose manifest was removed has its own grace period. A pod that replaces it waits until it is gone,
+//! because both may use the same port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,29 +10,29 @@ use std::sync::Arc;
 
 use client::{Change, Key};
 
-use super::{Pods, Read, State};
+use super::{PodSet, PodWithManifest, State};
 use crate::pods::static_pods::Identities;
 use crate::pods::static_pods::mirror::{self, Mirror, Mirrors, Name};
-use crate::pods::worker::Order;
-use crate::runtime::lower::Origin;
-use crate::runtime::relist::Brief;
+use crate::pods::worker::WorkerMessage;
+use crate::runtime::lower::ConfigSource;
+use crate::runtime::relist::PodSummary;
 use crate::spec::Pod;
 
-/// What is known of files and of mirrors.
+/// The state of manifests and mirror pods.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct StaticPods {
     identities: Identities,
-    /// What files want, by uid; `None` before they have been looked at.
-    wanted: Option<BTreeMap<String, Read>>,
-    /// Pods that were told to end.
+    /// The pods of the manifests, by UID; `None` before the manifests were read.
+    wanted: Option<BTreeMap<String, PodWithManifest>>,
+    /// Pods that were asked to terminate.
     leaving: BTreeSet<String>,
     mirrors: BTreeMap<Name, Mirror>,
 }
 
-impl Files {
+impl StaticPods {
     /// Reads the UIDs that static pods run under.
-    pub(super) fn open(root: &Path) -> Files {
-        Files {
+    pub(super) fn open(root: &Path) -> StaticPods {
+        StaticPods {
             identities: Identities::open(root),
             wanted: None,
             leaving: BTreeSet::new(),
@@ -40,8 +40,8 @@ impl Files {
         }
     }
 
-    /// Returns the pods that files want.
-    pub(super) fn wanted(&self) -> Vec<Read> {
+    /// Returns the pods of the manifests.
+    pub(super) fn wanted(&self) -> Vec<PodWithManifest> {
         self.wanted.iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
@@ -49,10 +49,10 @@ impl Files {
         self.wanted.is_some()
     }
 
-    /// Takes note of mirrors, which are pods of the API that nobody runs.
-    pub(super) fn note(&mut self, change: &Change<Read>) {
+    /// Updates the mirrors, which are pods of the API that are not run.
+    pub(super) fn note(&mut self, change: &Change<PodWithManifest>) {
         let name = |key: &Key| (key.namespace().to_owned(), key.name().to_owned());
-        let mut put = |key: &Key, read: &Read| {
+        let mut put = |key: &Key, read: &PodWithManifest| {
             match Mirror::of(&read.pod) {
                 Some(mirror) => self.mirrors.insert(name(key), mirror),
                 None => self.mirrors.remove(&name(key)),
@@ -75,17 +75,17 @@ impl Files {
     }
 }
 
-impl Pods {
-    /// Takes the pods that files want: all of them, every time.
-    pub fn take_files(&mut self, wanted: Vec<Read>) {
-        // Only what ran before the agent was started can be adopted.
+impl PodSet {
+    /// Handles the complete list of pods of the manifests.
+    pub fn take_files(&mut self, wanted: Vec<PodWithManifest>) {
+        // Only pods that ran before the agent started can be adopted.
         let running = match self.files.are_read() {
             true => BTreeMap::new(),
-            false => running_static_pods(&self.briefs),
+            false => running_static_pods(&self.summaries),
         };
         let wanted = self.files.identities.resolve(wanted, &running);
-        let by_uid = |read: Read| (read.pod.metadata.uid.clone(), read);
-        let wanted: BTreeMap<String, Read> = wanted.into_iter().map(by_uid).collect();
+        let by_uid = |read: PodWithManifest| (read.pod.metadata.uid.clone(), read);
+        let wanted: BTreeMap<String, PodWithManifest> = wanted.into_iter().map(by_uid).collect();
         if !self.complete {
             self.files.wanted = Some(wanted);
             self.begin_all();
@@ -94,13 +94,13 @@ impl Pods {
         let unwanted: Vec<String> = self
             .entries
             .iter()
-            .filter(|(uid, entry)| entry.origin == Origin::File && !wanted.contains_key(*uid))
+            .filter(|(uid, entry)| entry.origin == ConfigSource::File && !wanted.contains_key(*uid))
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in unwanted {
             self.end_static(&uid);
         }
-        let news: Vec<Read> = wanted.values().cloned().collect();
+        let news: Vec<PodWithManifest> = wanted.values().cloned().collect();
         self.files.wanted = Some(wanted);
         for read in news {
             self.begin_static(read);
@@ -109,12 +109,12 @@ impl Pods {
         self.end_unwanted();
     }
 
-    /// One that still ends is begun when it is over.
-    pub(super) fn begin_static(&mut self, read: Read) {
+    /// Starts a static pod. One that is still terminating is started when it is gone.
+    pub(super) fn begin_static(&mut self, read: PodWithManifest) {
         let uid = read.pod.metadata.uid.clone();
         if !self.entries.contains_key(&uid) {
-            self.hands.board.show(&uid, Arc::clone(&read.text));
-            self.begin(read, Origin::File);
+            self.context.board.show(&uid, Arc::clone(&read.text));
+            self.begin(read, ConfigSource::File);
         }
     }
 
@@ -125,17 +125,17 @@ impl Pods {
             return;
         };
         if self.files.leaving.insert(uid.to_owned()) {
-            // As a pod of the API that is deleted, with its own time to end. Whatever else is said of it
-            // from now on says so too.
-            let now = self.hands.clock.now().to_seconds_text();
+            // Like a deleted pod of the API, with its own grace period. Later updates of the pod also have
+            // the deletion timestamp.
+            let now = self.context.clock.now().to_seconds_text();
             for pod in [&mut entry.read.pod, &mut entry.given] {
                 Arc::make_mut(pod).metadata.deletion_timestamp = Some(now.clone());
             }
-            let _ = orders.send(Order::Pod(Arc::clone(&entry.given)));
+            let _ = orders.send(WorkerMessage::Pod(Arc::clone(&entry.given)));
         }
     }
 
-    /// A static pod that was ended and is wanted again, by a file that came back.
+    /// Starts a static pod again whose manifest was restored while it was terminating.
     pub(super) fn static_is_over(&mut self, uid: &str) {
         if self.files.leaving.remove(uid)
             && let Some(read) = self.files.wanted.as_ref().and_then(|wanted| wanted.get(uid))
@@ -144,10 +144,10 @@ impl Pods {
         }
     }
 
-    /// Whether a static pod has to wait for the one whose place it takes.
+    /// Returns true if a static pod must wait for the one that it replaces.
     pub(super) fn waits_for_namesake(&self, pod: &Pod) -> bool {
         let name = mirror::name(pod);
-        let is_static = |origin: Origin| origin == Origin::File;
+        let is_static = |origin: ConfigSource| origin == ConfigSource::File;
         let own = self.entries.get(&pod.metadata.uid);
         own.is_some_and(|own| is_static(own.origin))
             && self.entries.iter().any(|(uid, entry)| {
@@ -158,16 +158,16 @@ impl Pods {
             })
     }
 
-    /// Says which mirrors are to be there: those of the pods that were let in.
+    /// Publishes the wanted mirror pods: those of admitted pods.
     pub(super) fn publish_mirrors(&self) {
         let shown = self.entries.values().filter(|entry| {
-            entry.origin == Origin::File && matches!(entry.state, State::Working(..))
+            entry.origin == ConfigSource::File && matches!(entry.state, State::Working(..))
         });
-        let wanted: BTreeMap<Name, Read> =
+        let wanted: BTreeMap<Name, PodWithManifest> =
             shown.map(|entry| (mirror::name(&entry.read.pod), entry.read.clone())).collect();
         let there = self.files.mirrors.clone();
         let complete = self.complete;
-        self.hands.mirrors.send_if_modified(|now| {
+        self.context.mirrors.send_if_modified(|now| {
             let changed = now.complete != complete || now.wanted != wanted || now.there != there;
             if changed {
                 *now = Arc::new(Mirrors { complete, wanted, there });
@@ -177,14 +177,16 @@ impl Pods {
     }
 }
 
-/// Returns the UIDs of the static pods that the runtime has, by namespace and name. Of two pods of one name
-/// the one with the newer container counts.
-fn running_static_pods(briefs: &BTreeMap<String, Brief>) -> BTreeMap<Name, String> {
+/// Returns the UIDs of the static pods in the runtime, by namespace and name. Of two pods of one name, the
+/// one with the newer container counts.
+fn running_static_pods(summaries: &BTreeMap<String, PodSummary>) -> BTreeMap<Name, String> {
     let mut found: BTreeMap<Name, (i64, &String)> = BTreeMap::new();
-    for (uid, brief) in briefs.iter().filter(|(_, brief)| brief.from_file && brief.is_alive()) {
-        let newest = brief.containers.values().map(|container| container.created_at).max();
+    for (uid, summary) in
+        summaries.iter().filter(|(_, summary)| summary.from_file && summary.is_alive())
+    {
+        let newest = summary.containers.values().map(|container| container.created_at).max();
         let this = (newest.unwrap_or_default(), uid);
-        let name = (brief.namespace.clone(), brief.name.clone());
+        let name = (summary.namespace.clone(), summary.name.clone());
         let best = found.entry(name).or_insert(this);
         *best = this.max(*best);
     }
@@ -195,36 +197,36 @@ fn running_static_pods(briefs: &BTreeMap<String, Brief>) -> BTreeMap<Name, Strin
 mod tests {
     use super::*;
     use crate::runtime::observed::ContainerState;
-    use crate::runtime::relist::ContainerBrief;
+    use crate::runtime::relist::ContainerSummary;
 
     #[test]
     fn the_newest_running_pod_of_a_manifest_counts() {
-        let brief = |name: &str, from_file: bool, state: ContainerState, created_at: i64| {
-            let container = ContainerBrief {
+        let summary = |name: &str, from_file: bool, state: ContainerState, created_at: i64| {
+            let container = ContainerSummary {
                 name: "c".to_owned(),
                 sandbox: "s".to_owned(),
                 attempt: 0,
                 state,
                 created_at,
             };
-            Brief {
+            PodSummary {
                 name: name.to_owned(),
                 namespace: "default".to_owned(),
                 from_file,
                 containers: [("1".to_owned(), container)].into(),
-                ..Brief::default()
+                ..PodSummary::default()
             }
         };
         let running = ContainerState::Running;
-        let briefs = [
-            ("u-1", brief("web", true, running, 7)),
-            ("u-2", brief("web", true, running, 9)),
-            ("u-3", brief("web", true, running, 8)),
-            ("u-4", brief("api", false, running, 1)),
-            ("u-5", brief("dead", true, ContainerState::Exited, 1)),
+        let summaries = [
+            ("u-1", summary("web", true, running, 7)),
+            ("u-2", summary("web", true, running, 9)),
+            ("u-3", summary("web", true, running, 8)),
+            ("u-4", summary("api", false, running, 1)),
+            ("u-5", summary("dead", true, ContainerState::Exited, 1)),
         ];
-        let briefs = briefs.map(|(uid, brief)| (uid.to_owned(), brief)).into();
+        let summaries = summaries.map(|(uid, summary)| (uid.to_owned(), summary)).into();
         let name = ("default".to_owned(), "web".to_owned());
-        assert_eq!(running_static_pods(&briefs), [(name, "u-2".to_owned())].into());
+        assert_eq!(running_static_pods(&summaries), [(name, "u-2".to_owned())].into());
     }
 }

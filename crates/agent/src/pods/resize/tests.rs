@@ -1,13 +1,13 @@
-//! Recorded changes of pods told again, and tables of what is possible and in which order.
+//! Recorded resizes, and tables of feasibility and order.
 
 use host::cgroups::{Bound, Quota};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::Amounts;
+use crate::spec::ResourceList;
 use crate::status::replay::{defaulted, lines};
 
-/// A pod of one container with these resources.
+/// Returns a pod with one container with these resources.
 #[allow(clippy::needless_pass_by_value, reason = "tables read better without &")]
 fn pod(resources: Value) -> Pod {
     let spec = json!({"containers": [{"name": "c", "resources": resources}]});
@@ -15,7 +15,7 @@ fn pod(resources: Value) -> Pod {
     serde_json::from_value(defaulted(&json!({"metadata": metadata, "spec": spec}))).unwrap()
 }
 
-/// Puts what a recorded request changed into a pod's containers.
+/// Applies a recorded patch to a pod's containers.
 fn patch(pod: &mut Value, patch: &Value) {
     for changed in patch["spec"]["containers"].as_array().into_iter().flatten() {
         let containers = pod["spec"]["containers"].as_array_mut().unwrap();
@@ -29,7 +29,7 @@ fn patch(pod: &mut Value, patch: &Value) {
 }
 
 #[test]
-fn recorded_events_are_told_again() {
+fn recorded_events_are_reproduced() {
     let mut told = 0;
     for line in lines("pods.jsonl.gz").iter().filter(|line| line["family"] == "resize") {
         let mut wanted = defaulted(&line["manifest"]);
@@ -57,11 +57,11 @@ fn recorded_events_are_told_again() {
     assert_eq!(told, 16);
 }
 
-fn amounts(cpu: &str, memory: &str) -> Amounts {
+fn amounts(cpu: &str, memory: &str) -> ResourceList {
     serde_json::from_value(json!({"cpu": cpu, "memory": memory, "pods": "110"})).unwrap()
 }
 
-fn facts(swap: SwapBehavior) -> NodeFacts {
+fn facts(swap: SwapBehavior) -> NodeEnvironment {
     let mut facts = crate::runtime::lower::tests::World::new().facts;
     facts.swap = swap;
     facts.cgroups.version = CgroupVersion::V2;
@@ -70,7 +70,7 @@ fn facts(swap: SwapBehavior) -> NodeFacts {
 }
 
 #[test]
-fn a_change_is_judged_as_upstream_judges_it() {
+fn feasibility_matches_upstream() {
     let node =
         admission::Node { allocatable: amounts("1700m", "2Gi"), ..admission::Node::default() };
     let beside = pod(json!({"requests": {"cpu": "900m", "memory": "1Gi"}}));
@@ -102,7 +102,7 @@ fn a_change_is_judged_as_upstream_judges_it() {
     let has = pod(json!({"requests": {"cpu": "400m", "memory": "32Mi"}}));
     for (cpu, memory, expected) in table {
         let wanted = pod(json!({"requests": {"cpu": cpu, "memory": memory}}));
-        let rules = Rules {
+        let rules = ResizeRules {
             facts: &facts,
             static_cpus: true,
             change_static_cpus: false,
@@ -112,13 +112,13 @@ fn a_change_is_judged_as_upstream_judges_it() {
         let judged = judge(&wanted, &has, &node, &[Neighbour::new(&beside)], &rules);
         let told = judged.as_ref().err().map(ToString::to_string);
         assert_eq!(told.as_deref(), expected, "{cpu} {memory}");
-        let deferred = matches!(judged, Err(Refused::Deferred(_)));
+        let deferred = matches!(judged, Err(ResizeRefusal::Deferred(_)));
         assert_eq!(deferred, expected.is_some_and(|text| text.contains("resource: ")));
     }
 }
 
 #[test]
-fn what_a_node_never_does_is_said_by_name() {
+fn infeasible_resizes_are_rejected_with_the_reason() {
     let node = admission::Node { allocatable: amounts("16", "16Gi"), ..admission::Node::default() };
     let whole = |cpu: &str, memory: &str| {
         let both = json!({"cpu": cpu, "memory": memory});
@@ -159,7 +159,7 @@ fn what_a_node_never_does_is_said_by_name() {
     ];
     for (wanted, has, swap, expected) in table {
         let facts = facts(swap);
-        let rules = Rules {
+        let rules = ResizeRules {
             facts: &facts,
             static_cpus: true,
             change_static_cpus: false,
@@ -167,8 +167,8 @@ fn what_a_node_never_does_is_said_by_name() {
             classes: &ClassSupport::Annotations,
         };
         let detail = match judge(&wanted, &has, &node, &[], &rules) {
-            Err(Refused::Infeasible(why)) => Some(why.detail()),
-            Err(Refused::Deferred(why)) => panic!("{why}"),
+            Err(ResizeRefusal::Infeasible(why)) => Some(why.detail()),
+            Err(ResizeRefusal::Deferred(why)) => panic!("{why}"),
             Ok(()) => None,
         };
         assert_eq!(detail, expected);
@@ -176,7 +176,7 @@ fn what_a_node_never_does_is_said_by_name() {
 }
 
 #[test]
-fn cpus_of_its_own_change_where_that_is_switched_on_and_classes_where_the_runtime_can() {
+fn exclusive_cpus_and_classes_change_only_where_supported() {
     let resources = BTreeMap::from([(
         "k8s.io/rdt".to_owned(),
         admission::Offered {
@@ -200,7 +200,7 @@ fn cpus_of_its_own_change_where_that_is_switched_on_and_classes_where_the_runtim
         pod: Default::default(),
         container: ["k8s.io/rdt".to_owned()].into(),
     };
-    let rules = Rules {
+    let rules = ResizeRules {
         facts: &facts,
         static_cpus: true,
         change_static_cpus: true,
@@ -208,13 +208,13 @@ fn cpus_of_its_own_change_where_that_is_switched_on_and_classes_where_the_runtim
         classes: &support,
     };
     judge(&of("2", "gold"), &of("1", "silver"), &node, &[], &rules).unwrap();
-    // The only place in the class is taken: it may become free.
+    // The only unit of the class is taken: it may become free.
     let beside = of("1", "gold");
     let others = [Neighbour::new(&beside)];
     let refused = judge(&of("1", "gold"), &of("1", "silver"), &node, &others, &rules);
-    assert!(matches!(refused, Err(Refused::Deferred(Rejection::OutOfClass { .. }))));
+    assert!(matches!(refused, Err(ResizeRefusal::Deferred(Rejection::OutOfClass { .. }))));
     let refused = judge(&of("1", "lead"), &of("1", "silver"), &node, &[], &rules);
-    assert!(matches!(refused, Err(Refused::Infeasible(Infeasible::Never(_)))));
+    assert!(matches!(refused, Err(ResizeRefusal::Infeasible(Infeasible::Never(_)))));
 }
 
 fn limits(memory: u64, time: u64, shares: u64) -> Limits {
@@ -227,7 +227,7 @@ fn limits(memory: u64, time: u64, shares: u64) -> Limits {
 }
 
 #[test]
-fn what_grows_does_so_before_the_containers_and_what_shrinks_after_them() {
+fn pod_limits_grow_before_containers_and_shrink_after_them() {
     let shown = |step: &Step| match step {
         Step::Containers(resource) => (*resource).to_owned(),
         Step::Pod(limits) => match (limits.memory, limits.cpu_quota, limits.cpu_shares) {
@@ -252,7 +252,7 @@ fn what_grows_does_so_before_the_containers_and_what_shrinks_after_them() {
 }
 
 #[test]
-fn a_limit_below_what_is_used_is_told_as_upstream_tells_it() {
+fn limit_below_usage_is_reported_with_upstream_text() {
     let container = InUse::Container { name: "c".to_owned(), limit: 34_603_008, usage: 42_639_360 };
     let whole = InUse::Pod { limit: 34_603_008, usage: 42_639_360 };
     let all = lines("pods.jsonl.gz");
@@ -270,7 +270,7 @@ fn a_limit_below_what_is_used_is_told_as_upstream_tells_it() {
 }
 
 #[test]
-fn only_a_change_of_a_resource_whose_policy_says_so_needs_a_restart() {
+fn restart_is_needed_only_if_the_resize_policy_requires_it() {
     let policy = json!([
         {"resourceName": "memory", "restartPolicy": "RestartContainer"},
         {"resourceName": "cpu", "restartPolicy": "NotRequired"},
@@ -281,13 +281,13 @@ fn only_a_change_of_a_resource_whose_policy_says_so_needs_a_restart() {
     let table = [("2", "2Gi", false), ("1", "2Gi", false), ("2", "1Gi", true), ("1", "1Gi", true)];
     for (cpu, memory, expected) in table {
         let has = pod(json!({"limits": {"cpu": cpu, "memory": memory}}));
-        let restarts = needs_restart(container, &wanted, &PodGiven::of(&has));
+        let restarts = needs_restart(container, &wanted, &PodAllocation::of(&has));
         assert_eq!(restarts, expected, "{cpu} {memory}");
     }
 }
 
 #[test]
-fn a_change_of_the_pod_restarts_containers_that_have_its_limits_and_want_a_restart() {
+fn pod_level_resize_restarts_containers_that_inherit_its_limits() {
     let of = |level: &Value, own: &Value, policy: &str| {
         let mut pod = pod(own.clone());
         pod.spec.resources = serde_json::from_value(level.clone()).unwrap();
@@ -311,14 +311,14 @@ fn a_change_of_the_pod_restarts_containers_that_have_its_limits_and_want_a_resta
         (&has, &json!({}), "RestartContainer", false),
     ];
     for (to, own, policy, expected) in table {
-        let (wanted, has) = (of(to, own, policy), PodGiven::of(&of(&has, own, policy)));
+        let (wanted, has) = (of(to, own, policy), PodAllocation::of(&of(&has, own, policy)));
         let restarts = needs_restart(&wanted.spec.containers[0], &wanted, &has);
         assert_eq!(restarts, expected, "{to} {own} {policy}");
     }
 }
 
 #[test]
-fn the_pod_as_a_whole_changes_one_resource_after_the_other() {
+fn pod_level_resources_change_one_after_the_other() {
     let of = |cpu: &str, memory: &str| {
         let mut pod = pod(json!({}));
         let level = json!({"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": cpu}});
@@ -326,14 +326,14 @@ fn the_pod_as_a_whole_changes_one_resource_after_the_other() {
         pod
     };
     let check = |to: &Pod, expected: &[&str]| {
-        assert_eq!(of_pod(&PodGiven::of(&of("1", "1Gi")), to, Part::All), expected);
+        assert_eq!(of_pod(&PodAllocation::of(&of("1", "1Gi")), to, Part::All), expected);
     };
     check(&of("1", "1Gi"), &[]);
     check(&of("2", "1Gi"), &[CPU]);
     check(&of("2", "2Gi"), &[CPU, MEMORY]);
 
     let wanted = of("2", "2Gi");
-    let mut level = PodGiven::of(&of("1", "1Gi")).pod_level_resources;
+    let mut level = PodAllocation::of(&of("1", "1Gi")).pod_level_resources;
     let mut limits = |resource: &str| {
         let limits = with_level(&wanted, &mut level, resource).spec.resources.unwrap().limits;
         (limits[CPU].to_string(), limits[MEMORY].to_string())

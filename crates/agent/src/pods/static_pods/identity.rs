@@ -1,12 +1,12 @@
-//! The UIDs of static pods: [`Identities`] lets a static pod keep the UID under which it runs.
+//! The UIDs of static pods: [`Identities`] keeps the UID under which a static pod runs.
 //!
 //! A manifest has no UID, so every agent derives one from it. The kubelet hashes a dump of Go values, which
-//! is not imitated here. A pod that a kubelet has started therefore runs under another UID than the one that
-//! [`super::read`] gives it, and it keeps the UID it has: its containers, directories, bookings and mirror
-//! pod go on, and a kubelet that takes the node back finds them.
+//! is not imitated here. A pod that a kubelet started therefore runs under another UID than [`super::read`]
+//! derives, and it keeps that UID: its containers, directories, ledger entries and mirror pod stay valid, and
+//! a kubelet that takes the node back finds them.
 //!
-//! A file records which manifest each UID belongs to, so that a manifest that changed while no agent ran is
-//! told apart from one that another agent started.
+//! A file records the manifest of each UID. It distinguishes a manifest that changed while no agent ran from
+//! a manifest whose pod another agent started.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::mirror::{self, Name};
-use crate::pods::pod_set::Read;
+use crate::pods::pod_set::PodWithManifest;
 
-/// The file's name. A kubelet leaves it alone.
+/// The name of the file. A kubelet ignores it.
 const FILE: &str = "static_pod_uids";
 
-/// The UID of a static pod, and the manifest that the pod was made from.
+/// The UID of a static pod, and the manifest that it was created from.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 struct Identity {
     /// The UID that Berth derives from the manifest.
@@ -38,13 +38,13 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// Reads the file below `root`. Without a usable file, what runs is adopted.
+    /// Reads the file below `root`. Without a usable file, running pods are adopted.
     #[must_use]
     pub fn open(root: &Path) -> Identities {
         let path = root.join(FILE);
         let known = match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                warn!(path = %path.display(), %error, "the UIDs of static pods cannot be read");
+                warn!(path = %path.display(), %error, "failed to read the UIDs of static pods");
                 BTreeMap::new()
             }),
             Err(_) => BTreeMap::new(),
@@ -52,9 +52,13 @@ impl Identities {
         Identities { path, known }
     }
 
-    /// Gives every static pod its UID. `running` are the static pods that ran before the agent was started,
-    /// and is empty later.
-    pub fn resolve(&mut self, wanted: Vec<Read>, running: &BTreeMap<Name, String>) -> Vec<Read> {
+    /// Gives every static pod its UID. `running` has the static pods that ran before the agent started, and
+    /// is empty later.
+    pub fn resolve(
+        &mut self,
+        wanted: Vec<PodWithManifest>,
+        running: &BTreeMap<Name, String>,
+    ) -> Vec<PodWithManifest> {
         let mut known = BTreeMap::new();
         let mut resolved = Vec::with_capacity(wanted.len());
         for read in wanted {
@@ -63,7 +67,7 @@ impl Identities {
             let manifest = read.pod.metadata.uid.clone();
             let uid = uid(&manifest, self.known.get(&name), runs).to_owned();
             if runs == Some(uid.as_str()) && self.known.get(&name).is_none_or(|of| of.uid != uid) {
-                info!(pod = name, uid, "a static pod that runs was adopted");
+                info!(pod = name, uid, "adopted a running static pod");
             }
             resolved.push(if uid == manifest { read } else { read.with_static_uid(&uid) });
             known.insert(name, Identity { manifest, uid });
@@ -75,23 +79,23 @@ impl Identities {
         resolved
     }
 
-    /// Without the file only a manifest that changes while no agent runs would be missed.
+    /// Writes the file. Without it, only a manifest that changes while no agent runs would be missed.
     fn save(&self) {
         let written =
             serde_json::to_vec(&self.known).map_err(|error| error.to_string()).and_then(|text| {
                 write_atomically(&self.path, &text).map_err(|error| error.to_string())
             });
         if let Err(error) = written {
-            warn!(path = %self.path.display(), error, "the UIDs of static pods cannot be written");
+            warn!(path = %self.path.display(), error, "failed to write the UIDs of static pods");
         }
     }
 }
 
-/// Returns the UID of a static pod. `manifest` is the UID derived from its manifest now, `before` is what was
-/// recorded of it, and `runs` is the UID under which a pod of its name runs.
+/// Returns the UID of a static pod. `manifest` is the UID derived from its current manifest, `before` is the
+/// recorded identity, and `runs` is the UID under which a pod of its name runs.
 fn uid<'a>(manifest: &'a str, before: Option<&'a Identity>, runs: Option<&'a str>) -> &'a str {
     match (before, runs) {
-        // Another agent started it, from the manifest as it is.
+        // Another agent started it from the current manifest.
         (before, Some(runs)) if before.is_none_or(|before| before.uid != runs) => runs,
         (Some(before), _) if before.manifest == manifest => &before.uid,
         _ => manifest,
@@ -108,7 +112,7 @@ mod tests {
     use crate::pods::static_pods::CONFIG_HASH;
 
     #[test]
-    fn a_pod_keeps_the_uid_it_runs_under_until_its_manifest_changes() {
+    fn running_pod_keeps_its_uid_until_its_manifest_changes() {
         let before = |manifest: &str, uid: &str| {
             Some(Identity { manifest: manifest.to_owned(), uid: uid.to_owned() })
         };
@@ -129,17 +133,17 @@ mod tests {
         }
     }
 
-    fn read(uid: &str) -> Read {
+    fn read(uid: &str) -> PodWithManifest {
         let pod = json!({"metadata": {
             "name": "web-node-1", "namespace": "default", "uid": uid,
             "annotations": {CONFIG_HASH: uid},
         }});
         let text = pod.to_string().into();
-        Read { pod: Arc::new(serde_json::from_value(pod).unwrap()), text }
+        PodWithManifest { pod: Arc::new(serde_json::from_value(pod).unwrap()), text }
     }
 
     #[test]
-    fn an_adopted_uid_is_remembered_and_is_the_hash_of_the_manifest() {
+    fn adopted_uid_is_saved_and_replaces_the_manifest_hash() {
         let root = tempfile::tempdir().unwrap();
         let name = ("default".to_owned(), "web-node-1".to_owned());
         let running = BTreeMap::from([(name, "k".to_owned())]);
@@ -152,7 +156,7 @@ mod tests {
         assert_eq!(later.resolve(vec![read("a")], &running), [read("k")]);
         assert_eq!(later.resolve(vec![read("b")], &BTreeMap::new()), [read("b")]);
         assert_eq!(later.resolve(Vec::new(), &BTreeMap::new()), []);
-        // The manifest that went and came back is a new pod.
+        // A manifest that was removed and added again is a new pod.
         assert_eq!(later.resolve(vec![read("a")], &BTreeMap::new()), [read("a")]);
         fs::write(root.path().join(FILE), "nonsense").unwrap();
         assert_eq!(Identities::open(root.path()).resolve(vec![read("a")], &running), [read("k")]);

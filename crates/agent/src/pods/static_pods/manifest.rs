@@ -1,8 +1,7 @@
-//! One manifest as a static pod: [`read`], which makes of a text what an API server and a scheduler would
-//! have made of it, or says what is wrong where.
+//! Parses one manifest as a static pod: [`read`] applies the defaults and validation of an API server and the
+//! node name that a scheduler would set, or returns located errors.
 //!
-//! Pure: the text is given, and so is the time. Which files there are is known elsewhere; whether the node
-//! takes the pod is for admission to say.
+//! Pure: text and time are arguments. It does not list files, and admission decides if the pod runs.
 
 use objects::field::Step;
 use objects::rules::{self, Setting};
@@ -15,22 +14,22 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use super::references;
-use crate::pods::pod_set::Read;
-use crate::runtime::lower::Origin;
+use crate::pods::pod_set::PodWithManifest;
+use crate::runtime::lower::ConfigSource;
 use crate::runtime::lower::annotations::{CONFIG_SEEN, CONFIG_SOURCE};
 
-/// What the manifest of a static pod hashes to, and what its uid is.
+/// The annotation with the hash of a static pod's manifest, which is also its UID.
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// What is the same for all manifests of a node.
+/// The settings that are the same for all manifests of a node.
 #[derive(Debug, Clone, Copy)]
-pub struct Around<'a> {
+pub struct ManifestContext<'a> {
     /// The node's name.
     pub node: &'a str,
     pub gates: &'a FeatureGates,
 }
 
-/// Why a text is no static pod: everything that is wrong, each with its place in the text.
+/// All errors of a manifest, each with its position in the text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ManifestError(pub Vec<YamlError>);
@@ -41,18 +40,18 @@ impl ManifestError {
     }
 }
 
-/// Reads the pod in `text`. `place` tells manifests of equal text apart: where the file is.
+/// Parses the pod in `text`. `place` is the path of the file, which distinguishes manifests of equal text.
 pub fn read(
     text: &str,
     place: &str,
-    around: Around<'_>,
+    around: ManifestContext<'_>,
     now: Timestamp,
-) -> Result<Read, ManifestError> {
+) -> Result<PodWithManifest, ManifestError> {
     let document = document(text)?;
     let mut pod = decoded(&document)?;
-    dress(&mut pod, place, around.node, now);
+    apply_static_pod_defaults(&mut pod, place, around.node, now);
     let Some(resource) = catalog::of_kind("v1", "Pod") else {
-        return Err(ManifestError::at(Mark::START, FieldPath::root(), "pods are not known"));
+        return Err(ManifestError::at(Mark::START, FieldPath::root(), "the schema has no pods"));
     };
     rules::set_defaults(resource, &mut pod);
     let setting = Setting { gates: around.gates, allow_privileged: true, now };
@@ -72,12 +71,12 @@ pub fn read(
     }
     let text = pod.to_string();
     match serde_json::from_value(pod) {
-        Ok(pod) => Ok(Read { pod: std::sync::Arc::new(pod), text: text.into() }),
+        Ok(pod) => Ok(PodWithManifest { pod: std::sync::Arc::new(pod), text: text.into() }),
         Err(error) => Err(ManifestError::at(Mark::START, FieldPath::root(), error.to_string())),
     }
 }
 
-/// The one document of a file.
+/// Returns the only document of a file.
 fn document(text: &str) -> Result<Node, ManifestError> {
     let (documents, errors) = yaml::parse(text);
     if !errors.is_empty() {
@@ -89,7 +88,7 @@ fn document(text: &str) -> Result<Node, ManifestError> {
         return Err(ManifestError::at(Mark::START, FieldPath::root(), words));
     };
     if let Some(second) = whole.next() {
-        let words = "a second object begins here; a file holds one static pod";
+        let words = "a second object begins here; a file must contain one static pod";
         return Err(ManifestError::at(second.mark, FieldPath::root(), words));
     }
     for (field, wanted) in [("apiVersion", "v1"), ("kind", "Pod")] {
@@ -104,12 +103,12 @@ fn document(text: &str) -> Result<Node, ManifestError> {
     Ok(document)
 }
 
-/// The pod in the form that rules expect. Fields nobody knows are dropped, as upstream drops them.
+/// Decodes the pod into the form that the rules expect. Unknown fields are dropped, as upstream does.
 fn decoded(document: &Node) -> Result<Value, ManifestError> {
     let schema = Schema::served();
     let known = catalog::of_kind("v1", "Pod").and_then(|resource| resource.type_id(schema));
     let Some(type_id) = known else {
-        return Err(ManifestError::at(Mark::START, FieldPath::root(), "pods are not known"));
+        return Err(ManifestError::at(Mark::START, FieldPath::root(), "the schema has no pods"));
     };
     schema.decode_value(type_id, document.to_json()).map(|decoded| decoded.value).map_err(|error| {
         let path = match &error {
@@ -131,7 +130,7 @@ fn located(document: &Node, field: &str, words: String) -> YamlError {
     YamlError { mark: document.locate(&path), path, problem: Problem::Other(words) }
 }
 
-/// `spec.containers[0].resources.limits[cpu]` as a path.
+/// Parses a path such as `spec.containers[0].resources.limits[cpu]`.
 fn path(text: &str) -> FieldPath {
     let mut steps = Vec::new();
     let mut rest = text;
@@ -155,9 +154,9 @@ fn path(text: &str) -> FieldPath {
     steps.into_iter().collect()
 }
 
-/// Gives the pod the name, uid, node and marks of a static pod.
-fn dress(pod: &mut Value, place: &str, node: &str, now: Timestamp) {
-    // A uid in a file is one of some API's, and two files may have the same.
+/// Sets the name, UID, node and annotations of a static pod.
+fn apply_static_pod_defaults(pod: &mut Value, place: &str, node: &str, now: Timestamp) {
+    // A UID in a file comes from an API server, and two files may have the same.
     if let Some(metadata) = pod["metadata"].as_object_mut() {
         metadata.remove("uid");
     }
@@ -174,19 +173,19 @@ fn dress(pod: &mut Value, place: &str, node: &str, now: Timestamp) {
     let marks = [
         (CONFIG_HASH, hash.as_str()),
         (CONFIG_SEEN, &now.to_micros_text()),
-        (CONFIG_SOURCE, Origin::File.as_str()),
+        (CONFIG_SOURCE, ConfigSource::File.as_str()),
     ];
     for (name, value) in marks {
         metadata["annotations"][name] = value.into();
     }
     let spec = &mut pod["spec"];
     spec["nodeName"] = node.into();
-    tolerate(spec);
+    add_no_execute_toleration(spec);
     pod["status"] = json!({"phase": "Pending"});
 }
 
-/// Nothing that befalls the node drives a static pod away.
-fn tolerate(spec: &mut Value) {
+/// Tolerates all `NoExecute` taints, so that a static pod is never evicted by one.
+fn add_no_execute_toleration(spec: &mut Value) {
     let toleration = json!({"operator": "Exists", "effect": "NoExecute"});
     if !spec["tolerations"].is_array() {
         spec["tolerations"] = json!([]);
@@ -198,13 +197,13 @@ fn tolerate(spec: &mut Value) {
     }
 }
 
-/// 32 hexadecimal digits, the same after every restart. Does not equal upstream's, which prints Go values;
-/// nothing compares the two.
+/// Returns 32 hexadecimal digits that are stable across restarts. They differ from upstream's, which hashes
+/// printed Go values; the two are never compared.
 fn hash(node: &str, place: &str, content: &str) -> String {
     let mut hash = Sha256::new();
     for part in [node, place, content] {
         hash.update(part);
-        // A byte that no text has, so that no two parts run together.
+        // A byte that no UTF-8 text contains separates the parts.
         hash.update([0xff]);
     }
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()

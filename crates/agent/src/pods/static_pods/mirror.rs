@@ -1,8 +1,9 @@
-//! Mirror pods: what the API shows of static pods. [`object`] is one, [`plan`] says what is to be done about
-//! all of them, [`keep`] does it.
+//! Mirror pods, which represent static pods in the API. [`object`] renders one, [`plan`] decides the changes
+//! of all of them, [`keep`] applies them.
 //!
-//! A mirror changes nothing: the pod lives by its file. One that somebody deletes comes back, one of an
-//! older file gives way. The first mirror of a pod that is not let in is never made, as upstream has it.
+//! Changes of a mirror have no effect on its static pod, which follows its manifest. A deleted mirror is
+//! created again, and a mirror of an older manifest is replaced. As upstream, a pod that was not admitted
+//! gets no mirror.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::pods::pod_set::Read;
+use crate::pods::pod_set::PodWithManifest;
 use crate::spec::Pod;
 
-/// The hash of the static pod that a mirror shows.
+/// The annotation with the hash of the mirror's static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Between two attempts, at least and at most.
+/// The shortest and the longest wait between two attempts.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Namespace and name.
@@ -35,13 +36,13 @@ pub fn name(pod: &Pod) -> Name {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
     pub uid: String,
-    /// The uid of the static pod that it shows.
+    /// The UID of its static pod.
     pub shows: String,
     pub is_terminating: bool,
 }
 
 impl Mirror {
-    /// `None` of a pod that is no mirror.
+    /// Returns `None` if the pod is not a mirror.
     #[must_use]
     pub fn of(pod: &Pod) -> Option<Mirror> {
         Some(Mirror {
@@ -52,17 +53,17 @@ impl Mirror {
     }
 }
 
-/// What is to be shown, and what is.
+/// The wanted mirrors and the existing ones.
 #[derive(Debug, Clone, Default)]
 pub struct Mirrors {
-    /// Whether all static pods and all mirrors that there are have been told of.
+    /// True if all static pods and all existing mirrors are known.
     pub complete: bool,
-    pub wanted: BTreeMap<Name, Read>,
+    pub wanted: BTreeMap<Name, PodWithManifest>,
     pub there: BTreeMap<Name, Mirror>,
 }
 
 impl Mirrors {
-    /// The uid of the mirror that shows a static pod, if one does.
+    /// Returns the UID of the mirror of a static pod, if it exists.
     #[must_use]
     pub fn showing(&self, uid: &str) -> Option<&str> {
         let shows = |mirror: &&Mirror| mirror.shows == uid && !mirror.is_terminating;
@@ -70,10 +71,10 @@ impl Mirrors {
     }
 }
 
-/// What is to be done about one mirror.
+/// A change of one mirror.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// By uid, so that no other pod of the name goes.
+    /// By UID, so that no other pod of that name is deleted.
     Delete {
         name: Name,
         uid: String,
@@ -81,7 +82,7 @@ pub enum Action {
     Create(Name),
 }
 
-/// The next steps. What is deleted is made again when the API no longer has it.
+/// Plans the next changes. A deleted mirror is created again when the API no longer has it.
 #[must_use]
 pub fn plan(mirrors: &Mirrors) -> Vec<Action> {
     if !mirrors.complete {
@@ -89,7 +90,7 @@ pub fn plan(mirrors: &Mirrors) -> Vec<Action> {
     }
     let mut actions = Vec::new();
     for (name, mirror) in &mirrors.there {
-        let shows = |read: &Read| read.pod.metadata.uid == mirror.shows;
+        let shows = |read: &PodWithManifest| read.pod.metadata.uid == mirror.shows;
         if mirror.is_terminating || !mirrors.wanted.get(name).is_some_and(shows) {
             actions.push(Action::Delete { name: name.clone(), uid: mirror.uid.clone() });
         }
@@ -99,8 +100,12 @@ pub fn plan(mirrors: &Mirrors) -> Vec<Action> {
     actions
 }
 
-/// The mirror of a static pod, owned by the node so that it goes when the node does.
-pub fn object(read: &Read, node: &str, node_uid: &str) -> Result<Value, serde_json::Error> {
+/// Renders the mirror of a static pod, owned by the node so that it is deleted with the node.
+pub fn object(
+    read: &PodWithManifest,
+    node: &str,
+    node_uid: &str,
+) -> Result<Value, serde_json::Error> {
     let mut pod: Value = serde_json::from_str(&read.text)?;
     let uid = read.pod.metadata.uid.as_str();
     if let Some(fields) = pod.as_object_mut() {
@@ -118,7 +123,7 @@ pub fn object(read: &Read, node: &str, node_uid: &str) -> Result<Value, serde_js
     Ok(pod)
 }
 
-/// Keeps mirrors true for as long as it is polled. `node` is the Node object as the API has it.
+/// Reconciles mirrors for as long as it is polled. `node` is the Node object in the API.
 pub async fn keep(
     api: Client,
     name: String,
@@ -126,7 +131,7 @@ pub async fn keep(
     mut mirrors: watch::Receiver<Arc<Mirrors>>,
 ) {
     let mut wait = WAITS.0;
-    // Why a mirror could not be made is said once.
+    // The last reported error of each mirror, so that it is logged once.
     let mut said: BTreeMap<Name, String> = BTreeMap::new();
     loop {
         let now = Arc::clone(&mirrors.borrow_and_update());
@@ -142,7 +147,7 @@ pub async fn keep(
                     failed = true;
                     let (Action::Create(of) | Action::Delete { name: of, .. }) = &action;
                     if said.insert(of.clone(), why.clone()).as_ref() != Some(&why) {
-                        warn!(namespace = of.0, pod = of.1, why, "mirror pod");
+                        warn!(namespace = of.0, pod = of.1, why, "failed to update a mirror pod");
                     }
                 }
             }
@@ -157,7 +162,7 @@ pub async fn keep(
         };
         let gone = tokio::select! {
             changed = mirrors.changed() => changed.is_err(),
-            // A node that comes back gets its mirrors back.
+            // A node that is registered again gets its mirrors again.
             changed = node.changed(), if uid.is_none() => changed.is_err(),
             () = again => false,
         };
@@ -183,14 +188,14 @@ async fn act(
             gone_is_fine(done).map_err(words)
         }
         Action::Create(name) => {
-            // Nobody owns it before there is a node.
+            // Without a Node object it would have no owner.
             let (Some(read), Some(node_uid)) = (mirrors.wanted.get(name), node_uid) else {
                 return Ok(());
             };
             let pod = object(read, node, node_uid).map_err(|error| error.to_string())?;
             match api.create(PODS, &name.0, &pod).await {
                 Ok(_) => {
-                    info!(namespace = name.0, pod = name.1, "mirror pod made");
+                    info!(namespace = name.0, pod = name.1, "created a mirror pod");
                     Ok(())
                 }
                 Err(error) if error.is_already_there() => theirs(api, name).await,
@@ -200,14 +205,14 @@ async fn act(
     }
 }
 
-/// Whether the pod that has the name of a mirror is one, told of soon, or somebody's own.
+/// Returns an error if the pod that has the name of a mirror is not a mirror.
 async fn theirs(api: &Client, (namespace, name): &Name) -> Result<(), String> {
     let pod: Value = api.get(PODS, namespace, name).await.map_err(|error| error.to_string())?;
     match pod["metadata"]["annotations"][CONFIG_MIRROR].is_string() {
         true => Ok(()),
         false => Err(format!(
-            "the API has a pod {namespace}/{name} that is no mirror; delete it, and the static pod \
-             will be shown"
+            "the API has a pod {namespace}/{name} that is not a mirror; delete it so that the \
+             mirror of the static pod can be created"
         )),
     }
 }

@@ -1,12 +1,12 @@
-//! What a static pod may not have: references to objects of the API, which it has to do without.
+//! References to API objects, which a static pod must not have.
 //!
-//! Pure. In upstream's order, of which the first is told.
+//! Pure. The first reference in upstream's order is reported.
 
 use objects::FieldPath;
 use objects::field::Step;
 use serde_json::Value;
 
-/// By field: what kind of objects it refers to.
+/// The kind of objects that each field refers to.
 const FIELDS: [(&str, &str); 9] = [
     ("secretKeyRef", "secrets"),
     ("secretRef", "secrets"),
@@ -19,11 +19,11 @@ const FIELDS: [(&str, &str); 9] = [
     ("resourceClaims", "resourceclaims"),
 ];
 
-/// Fields that only refer to objects where volumes have them.
+/// Fields that refer to objects only inside volumes.
 const OF_VOLUMES: [(&str, &str); 3] =
     [("secret", "secrets"), ("configMap", "configmaps"), ("ephemeral", "persistentvolumeclaims")];
 
-/// The first object of the API that a pod refers to: where, and of what kind.
+/// Returns the first reference of a pod to an API object: its path and kind.
 pub(super) fn of_api(pod: &Value) -> Option<(FieldPath, &'static str)> {
     let spec = FieldPath::of("spec");
     if pod["spec"]["serviceAccountName"].as_str().is_some_and(|name| !name.is_empty()) {
@@ -31,7 +31,7 @@ pub(super) fn of_api(pod: &Value) -> Option<(FieldPath, &'static str)> {
     }
     let mut found = Vec::new();
     look(&pod["spec"], &spec, false, &mut found);
-    // Secrets before config maps, wherever they stand.
+    // Secrets come before config maps, regardless of their order in the pod.
     let order = |kind: &str| FIELDS.iter().position(|(_, of)| *of == kind);
     found.into_iter().min_by_key(|(_, kind)| order(kind))
 }

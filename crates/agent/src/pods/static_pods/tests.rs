@@ -8,8 +8,8 @@ fn now() -> Timestamp {
     Timestamp::new(1_136_214_245, 0)
 }
 
-fn files(path: &Path) -> Files {
-    Files::new(Settings {
+fn files(path: &Path) -> ManifestDirectory {
+    ManifestDirectory::new(Settings {
         path: path.to_owned(),
         every: Duration::from_secs(20),
         node: "n".to_owned(),
@@ -24,12 +24,12 @@ fn manifest(name: &str) -> String {
     )
 }
 
-fn names(found: &Found) -> Vec<String> {
+fn names(found: &ManifestScan) -> Vec<String> {
     found.pods.iter().map(|read| read.pod.metadata.name.clone()).collect()
 }
 
 #[test]
-fn pods_come_and_go_with_their_files() {
+fn pods_follow_their_manifests() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("manifests");
     let mut files = files(&path);
@@ -41,7 +41,7 @@ fn pods_come_and_go_with_their_files() {
     fs::write(path.join("c.json"), manifest("c")).unwrap();
     let found = files.look(now());
     assert_eq!((names(&found), found.changed), (vec!["a-n".to_owned(), "c-n".to_owned()], true));
-    let uids = |found: &Found| -> Vec<String> {
+    let uids = |found: &ManifestScan| -> Vec<String> {
         found.pods.iter().map(|read| read.pod.metadata.uid.clone()).collect()
     };
     let before = uids(&found);
@@ -58,7 +58,7 @@ fn pods_come_and_go_with_their_files() {
 }
 
 #[test]
-fn a_bad_manifest_is_told_once_and_disturbs_no_other() {
+fn invalid_manifest_is_reported_once_and_affects_no_other() {
     let place = TempDir::new().unwrap();
     let (good, bad) = (place.path().join("a.yaml"), place.path().join("b.yaml"));
     fs::write(&good, manifest("a")).unwrap();
@@ -67,17 +67,17 @@ fn a_bad_manifest_is_told_once_and_disturbs_no_other() {
     let found = files.look(now());
     assert_eq!(names(&found), ["a-n"]);
     let why = "line 1, column 1: apiVersion: should be \"v1\", found nothing".to_owned();
-    assert_eq!(found.problems, [Problem { file: bad.clone(), why }]);
+    assert_eq!(found.problems, [ManifestProblem { file: bad.clone(), why }]);
     let found = files.look(now());
     assert!(found.problems.is_empty() && !found.changed);
-    // Another pod of the same name.
+    // Another manifest with the same pod name.
     fs::write(&bad, manifest("a")).unwrap();
     let found = files.look(now());
     assert_eq!(names(&found), ["a-n"]);
-    let why = format!("metadata.name: default/a-n is the pod of {} already", good.display());
-    assert_eq!(found.problems, [Problem { file: bad.clone(), why }]);
+    let why = format!("metadata.name: {} already defines pod default/a-n", good.display());
+    assert_eq!(found.problems, [ManifestProblem { file: bad.clone(), why }]);
     assert!(!found.changed);
-    // Which is let go.
+    // The first manifest is removed.
     fs::remove_file(&good).unwrap();
     let found = files.look(now());
     assert_eq!((names(&found), found.changed), (vec!["a-n".to_owned()], true));
@@ -89,7 +89,7 @@ fn a_bad_manifest_is_told_once_and_disturbs_no_other() {
 }
 
 #[test]
-fn one_file_is_as_good_as_a_directory() {
+fn path_can_be_a_single_file() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("a.yaml");
     fs::write(&path, manifest("a")).unwrap();

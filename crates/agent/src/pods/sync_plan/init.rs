@@ -1,42 +1,47 @@
-//! Init containers and sidecars: which is next.
+//! The next init container or sidecar.
 //!
-//! Walked from the last to the first: the last one the runtime knows of says how far the pod has come,
-//! and all before it that are not sidecars are over.
+//! Containers are visited from the last to the first: the last one that the runtime has gives the progress of
+//! the pod, and all before it that are not sidecars have completed.
 
 use super::{
-    Health, Kill, KillReason, Knowledge, Plan, Verdict, after_exit, init_role, kill, restart,
+    Health, Kill, KillReason, Plan, ProbeResults, Verdict, after_exit, init_role, kill, restart,
 };
-use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimePod};
 use crate::spec::{Container, Pod, RestartPolicy};
 
-/// How far a pod's init containers have come.
+/// The progress of a pod's init containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// App containers may start.
     Through,
     UnderWay,
-    /// One failed and is not started again.
+    /// One failed and does not restart.
     Failed,
 }
 
-/// Whether any app container has been made, in whatever sandbox.
-pub(super) fn has_begun(pod: &Pod, seen: &PodSeen) -> bool {
+/// Returns true if any app container was created, in any sandbox.
+pub(super) fn has_begun(pod: &Pod, seen: &RuntimePod) -> bool {
     pod.spec.containers.iter().any(|container| seen.container(&container.name).is_some())
 }
 
-/// Whether a container is of the sandbox that is in use. What ended with one before it tells nothing of
-/// how far the pod has come in this one.
-fn is_current(found: &ContainerSeen, seen: &PodSeen) -> bool {
+/// Returns true if a container belongs to the current sandbox. Containers of previous sandboxes do not count
+/// for the progress in this one.
+fn is_current(found: &RuntimeContainer, seen: &RuntimePod) -> bool {
     seen.newest_sandbox().is_some_and(|sandbox| sandbox.id == found.sandbox)
 }
 
-/// Whether any app container has been made in this sandbox, after which init containers are over for good.
-fn is_through(pod: &Pod, seen: &PodSeen) -> bool {
+/// Returns true if any app container was created in this sandbox, after which no init container runs again.
+fn is_through(pod: &Pod, seen: &RuntimePod) -> bool {
     let found = pod.spec.containers.iter().filter_map(|c| seen.container(&c.name));
     found.into_iter().any(|found| is_current(found, seen))
 }
 
-pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut Plan) -> Progress {
+pub(super) fn plan(
+    pod: &Pod,
+    seen: &RuntimePod,
+    known: &dyn ProbeResults,
+    plan: &mut Plan,
+) -> Progress {
     let all = &pod.spec.init_containers;
     if all.is_empty() {
         return Progress::Through;
@@ -49,13 +54,13 @@ pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut 
         start: Vec::new(),
         kill: Vec::new(),
     };
-    // Whether a later one has been reached, which means that the one looked at has done its part.
+    // True if a later container was reached, which means that this one has completed.
     let mut passed = walk.through;
     for index in (0..all.len()).rev() {
         let Some(container) = all.get(index) else { continue };
         let found = seen.container(&container.name).filter(|found| is_current(found, seen));
         let Some(found) = found else {
-            // Its record was removed. A sidecar must run all the same.
+            // Its record was removed. A sidecar must still run.
             if passed && container.is_sidecar() {
                 walk.start.push(index);
             }
@@ -83,17 +88,17 @@ pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut 
 struct Walk<'a> {
     pod: &'a Pod,
     all: &'a [Container],
-    known: &'a dyn Knowledge,
+    known: &'a dyn ProbeResults,
     through: bool,
     start: Vec<usize>,
     kill: Vec<Kill>,
 }
 
-/// An init container failed and is not started again.
+/// An init container failed and does not restart.
 struct Failed;
 
 impl Walk<'_> {
-    /// The one after `index` is next; after the last one come the app containers.
+    /// Makes the container after `index` the next; after the last one, app containers start.
     fn next_after(&mut self, index: usize) {
         if index + 1 == self.all.len() {
             self.through = true;
@@ -106,13 +111,13 @@ impl Walk<'_> {
         &mut self,
         index: usize,
         container: &Container,
-        found: &ContainerSeen,
+        found: &RuntimeContainer,
         passed: bool,
     ) -> Result<(), Failed> {
         match (found.state, container.is_sidecar()) {
-            // It is waited for.
+            // Wait for it.
             (ContainerState::Running, false) => Ok(()),
-            // Made by an attempt that was cut short: a new one is made.
+            // Its creation was interrupted: a new one is created.
             (ContainerState::Created, _) => {
                 self.start.push(index);
                 Ok(())
@@ -135,7 +140,7 @@ impl Walk<'_> {
                 self.start.push(index);
                 Ok(())
             }
-            // Without an exit code there is no rule to go by, only the policy.
+            // Without an exit code no rule matches, so the policy decides.
             (ContainerState::Unknown, _)
                 if restart::policy(self.pod, container) != RestartPolicy::Never =>
             {
@@ -153,7 +158,7 @@ impl Walk<'_> {
         &mut self,
         index: usize,
         container: &Container,
-        found: &ContainerSeen,
+        found: &RuntimeContainer,
         passed: bool,
     ) {
         let name = &container.name;

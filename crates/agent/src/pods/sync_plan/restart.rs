@@ -1,25 +1,25 @@
-//! Whether a container that has ended is started again.
+//! Restart decisions for containers that have exited.
 
 use super::{KillReason, Plan};
-use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimePod};
 use crate::spec::{Container, Pod, RestartPolicy};
 
-/// What follows from a container's end.
+/// The consequence of a container's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays as it is.
+    /// It stays exited.
     Stays,
     Restarts,
-    /// All containers of the pod start again, init containers first.
+    /// All containers of the pod restart, init containers first.
     RestartsAll,
 }
 
-/// A container's own policy, or its pod's.
+/// Returns a container's own restart policy, or its pod's.
 pub(crate) fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
     container.restart_policy.unwrap_or(pod.spec.restart_policy)
 }
 
-/// What follows from an exit. The first rule that fits decides; else the policy does.
+/// Decides the consequence of an exit. The first rule that matches decides, otherwise the policy.
 #[must_use]
 pub fn after_exit(pod: &Pod, container: &Container, exit_code: i32) -> Verdict {
     for rule in &container.restart_policy_rules {
@@ -40,9 +40,9 @@ pub fn after_exit(pod: &Pod, container: &Container, exit_code: i32) -> Verdict {
     }
 }
 
-/// The plan by which all containers start again, if an exit is to lead to that.
-pub(super) fn all(pod: &Pod, seen: &PodSeen) -> Option<Plan> {
-    let is_cause = |found: &ContainerSeen| {
+/// Returns the plan that restarts all containers, if an exit requires it.
+pub(super) fn all(pod: &Pod, seen: &RuntimePod) -> Option<Plan> {
+    let is_cause = |found: &RuntimeContainer| {
         let newest = seen.container(&found.name).is_some_and(|newest| newest.id == found.id);
         let verdict = |container| after_exit(pod, container, found.exit_code);
         newest
@@ -53,12 +53,12 @@ pub(super) fn all(pod: &Pod, seen: &PodSeen) -> Option<Plan> {
     if !seen.containers.iter().any(is_cause) {
         return None;
     }
-    let may_run = |found: &&ContainerSeen| {
+    let may_run = |found: &&RuntimeContainer| {
         matches!(found.state, ContainerState::Running | ContainerState::Unknown)
     };
     let kill = |found| super::kill(found, KillReason::RestartAll, "killing".to_owned());
-    let mut remove: Vec<&ContainerSeen> = seen.containers.iter().collect();
-    // The cause goes last: until then, whoever looks again comes to the same plan.
+    let mut remove: Vec<&RuntimeContainer> = seen.containers.iter().collect();
+    // The cause is removed last: until then, every round computes the same plan.
     let place = |name: &str| pod.containers().position(|(_, container)| container.name == name);
     remove.sort_by_key(|found| (is_cause(found), !may_run(found), place(&found.name)));
     Some(Plan {
@@ -68,13 +68,13 @@ pub(super) fn all(pod: &Pod, seen: &PodSeen) -> Option<Plan> {
     })
 }
 
-/// Whether an app container that does not run is to be started.
-pub(crate) fn wanted(pod: &Pod, container: &Container, found: Option<&ContainerSeen>) -> bool {
+/// Returns true if an app container that does not run should start.
+pub(crate) fn wanted(pod: &Pod, container: &Container, found: Option<&RuntimeContainer>) -> bool {
     match found {
         None => true,
         Some(found) => match found.state {
             ContainerState::Running => false,
-            // Made by an attempt that was cut short, or lost: a new one is made.
+            // Its creation was interrupted, or it was lost: a new one is created.
             ContainerState::Created | ContainerState::Unknown => true,
             ContainerState::Exited => after_exit(pod, container, found.exit_code) != Verdict::Stays,
         },

@@ -1,18 +1,18 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::runtime::observed::SandboxSeen;
+use crate::runtime::observed::RuntimeSandbox;
 
-/// Probe results by container id; every container is as it was when it was made.
+/// Probe results by container ID. No definition has changed.
 #[derive(Default)]
-struct Told {
+struct AgentEvent {
     liveness: BTreeMap<String, Health>,
     startup: BTreeMap<String, Health>,
     changed: bool,
     resized: bool,
 }
 
-impl Knowledge for Told {
+impl ProbeResults for AgentEvent {
     fn liveness(&self, container: &RuntimeId) -> Health {
         self.liveness.get(container).copied().unwrap_or(Health::Unknown)
     }
@@ -30,7 +30,7 @@ impl Knowledge for Told {
     }
 }
 
-/// A pod in short: `init i, sidecar s, app a`.
+/// Parses a pod in short form: `init i, sidecar s, app a`.
 fn pod(containers: &str, policy: RestartPolicy) -> Pod {
     let mut pod = Pod::default();
     pod.spec.restart_policy = policy;
@@ -52,9 +52,9 @@ fn pod(containers: &str, policy: RestartPolicy) -> Pod {
     pod
 }
 
-/// What the runtime has, in short: `i=0, s=run, a=1, b=unknown`; a number is an exit code.
-fn seen(containers: &str) -> PodSeen {
-    let sandbox = SandboxSeen {
+/// Parses the runtime's state in short form: `i=0, s=run, a=1, b=unknown`; a number is an exit code.
+fn seen(containers: &str) -> RuntimePod {
+    let sandbox = RuntimeSandbox {
         id: "sandbox".to_owned(),
         attempt: 0,
         ready: true,
@@ -70,7 +70,7 @@ fn seen(containers: &str) -> PodSeen {
             "unknown" => (ContainerState::Unknown, 0),
             code => (ContainerState::Exited, code.parse().unwrap()),
         };
-        ContainerSeen {
+        RuntimeContainer {
             id: name.to_owned(),
             sandbox: "sandbox".to_owned(),
             name: name.to_owned(),
@@ -87,10 +87,10 @@ fn seen(containers: &str) -> PodSeen {
             hash: String::new(),
         }
     });
-    PodSeen::new(vec![sandbox], each.collect())
+    RuntimePod::new(vec![sandbox], each.collect())
 }
 
-/// A plan in short: what is killed with a dash, what is started with a plus.
+/// Renders a plan in short form: kills with a dash, starts with a plus.
 fn short(plan: &Plan) -> String {
     let mut words = Vec::new();
     if plan.kill_pod {
@@ -104,7 +104,7 @@ fn short(plan: &Plan) -> String {
 }
 
 #[test]
-fn a_pod_comes_up_in_order_and_is_kept_up() {
+fn containers_start_in_order_and_are_restarted() {
     use RestartPolicy::{Always, Never, OnFailure};
     let cases: &[(&str, RestartPolicy, &str, &str)] = &[
         ("app a, app b", Always, "", "+a +b"),
@@ -125,7 +125,7 @@ fn a_pod_comes_up_in_order_and_is_kept_up() {
         ("init i, init j, app a", Always, "i=0, j=7", "+j"),
         ("init i, init j, app a", OnFailure, "i=2", "+i"),
         ("init i, init j, app a", Never, "i=2", "kill pod"),
-        // The records of init containers may be gone by the time a container runs.
+        // The records of init containers may be removed before a container runs.
         ("init i, app a", Always, "a=run", ""),
         ("init i, app a", Always, "i=0, a=1", "+a"),
         ("sidecar s, init i, app a", Always, "", "+s"),
@@ -138,19 +138,19 @@ fn a_pod_comes_up_in_order_and_is_kept_up() {
         ("sidecar s, app a", Never, "s=run, a=0", "kill pod"),
         ("sidecar s, app a", Never, "s=1, a=0", "kill pod"),
         ("sidecar s, app a", Always, "s=unknown, a=run", "-s +s"),
-        // A sidecar whose record was removed runs again.
+        // A sidecar whose record was removed starts again.
         ("sidecar s, app a", Always, "a=run", "+s"),
         ("app a, ephemeral e", Always, "a=run", "+e"),
         ("app a, ephemeral e", Always, "a=run, e=0", ""),
     ];
     for (containers, policy, has, expected) in cases {
-        let found = plan(&pod(containers, *policy), &seen(has), &Told::default());
+        let found = plan(&pod(containers, *policy), &seen(has), &AgentEvent::default());
         assert_eq!(short(&found), *expected, "{containers} {policy:?}, has {has}");
     }
 }
 
 #[test]
-fn a_pod_without_a_usable_sandbox_begins_again_if_it_may() {
+fn pod_without_a_usable_sandbox_restarts_if_its_policy_allows() {
     use RestartPolicy::{Always, Never, OnFailure};
     let gone = |containers: &str| {
         let mut seen = seen(containers);
@@ -166,23 +166,23 @@ fn a_pod_without_a_usable_sandbox_begins_again_if_it_may() {
         ("init i, app a", Always, "i=0, a=run", "kill pod sandbox 1 +i"),
     ];
     for (containers, policy, has, expected) in cases {
-        let found = plan(&pod(containers, *policy), &gone(has), &Told::default());
+        let found = plan(&pod(containers, *policy), &gone(has), &AgentEvent::default());
         assert_eq!(short(&found), *expected, "{containers} {policy:?}, has {has}");
     }
-    let first = plan(&pod("init i, app a", Always), &PodSeen::default(), &Told::default());
+    let first = plan(&pod("init i, app a", Always), &RuntimePod::default(), &AgentEvent::default());
     assert_eq!(short(&first), "sandbox 0 +i");
-    // One without an address is of no use to a pod with a network of its own.
+    // A sandbox without an IP is unusable for a pod with its own network namespace.
     let mut networked = pod("app a", Always);
     networked.spec.host_network = false;
     let mut bare = seen("a=run");
     bare.sandboxes[0].host_network = false;
-    assert_eq!(short(&plan(&networked, &bare, &Told::default())), "kill pod sandbox 1 +a");
+    assert_eq!(short(&plan(&networked, &bare, &AgentEvent::default())), "kill pod sandbox 1 +a");
     bare.sandboxes[0].ips = vec!["10.1.2.3".to_owned()];
-    assert_eq!(short(&plan(&networked, &bare, &Told::default())), "");
+    assert_eq!(short(&plan(&networked, &bare, &AgentEvent::default())), "");
 }
 
 #[test]
-fn what_ended_with_a_sandbox_before_does_not_stand_for_this_one() {
+fn containers_of_an_old_sandbox_do_not_count() {
     let check = |containers: &str, before: &str, now: &str, expected: &str| {
         let mut both = seen(before);
         let mut old = both.sandboxes[0].clone();
@@ -192,7 +192,7 @@ fn what_ended_with_a_sandbox_before_does_not_stand_for_this_one() {
         let mut newer = seen(now).containers;
         newer.iter_mut().for_each(|found| (found.attempt, found.created_at) = (1, 2));
         both.containers.splice(0..0, newer);
-        let found = plan(&pod(containers, RestartPolicy::Always), &both, &Told::default());
+        let found = plan(&pod(containers, RestartPolicy::Always), &both, &AgentEvent::default());
         assert_eq!(short(&found), expected, "{containers}, had {before}, has {now}");
     };
     check("init i, init j, app a", "i=0, j=0, a=137", "", "+i");
@@ -203,7 +203,7 @@ fn what_ended_with_a_sandbox_before_does_not_stand_for_this_one() {
 }
 
 #[test]
-fn init_containers_start_again_by_their_own_policy_and_rules() {
+fn init_containers_restart_by_their_own_policy_and_rules() {
     use RestartPolicy::{Always, Never, OnFailure};
     let rules: Vec<crate::spec::RestartRule> = serde_json::from_value(serde_json::json!([
         {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
@@ -224,14 +224,14 @@ fn init_containers_start_again_by_their_own_policy_and_rules() {
         if with_rules {
             pod.spec.init_containers[0].restart_policy_rules.clone_from(&rules);
         }
-        let found = plan(&pod, &seen(has), &Told::default());
+        let found = plan(&pod, &seen(has), &AgentEvent::default());
         assert_eq!(short(&found), expected, "{of_pod:?} {own:?} {with_rules}, has {has}");
     }
 }
 
 #[test]
-fn a_sidecar_whose_definition_changed_starts_again() {
-    let told = Told { changed: true, ..Told::default() };
+fn sidecar_with_a_changed_definition_restarts() {
+    let told = AgentEvent { changed: true, ..AgentEvent::default() };
     let found =
         plan(&pod("sidecar s, init i, app a", RestartPolicy::Never), &seen("s=run, i=run"), &told);
     assert_eq!(short(&found), "-s +s");
@@ -239,9 +239,9 @@ fn a_sidecar_whose_definition_changed_starts_again() {
 }
 
 #[test]
-fn what_fails_its_probes_is_killed_and_restarted_as_the_policy_says() {
+fn failed_probes_kill_and_restart_according_to_the_policy() {
     let failing = |name: &str| BTreeMap::from([(name.to_owned(), Health::Failure)]);
-    let check = |policy, told: &Told, expected: &str, message: &str| {
+    let check = |policy, told: &AgentEvent, expected: &str, message: &str| {
         let mut pod = pod("sidecar s, app a, app b", policy);
         pod.spec.init_containers[0].startup_probe = Some(crate::spec::Probe::default());
         pod.spec.init_containers[0].liveness_probe = Some(crate::spec::Probe::default());
@@ -249,24 +249,24 @@ fn what_fails_its_probes_is_killed_and_restarted_as_the_policy_says() {
         assert_eq!(short(&found), expected);
         assert_eq!(found.kill.first().map_or("", |kill| &kill.message), message);
     };
-    let told = Told { liveness: failing("a"), ..Told::default() };
+    let told = AgentEvent { liveness: failing("a"), ..AgentEvent::default() };
     let words = "Container a failed liveness probe";
     let startup = BTreeMap::from([("s".to_owned(), Health::Success)]);
-    let told = Told { startup: startup.clone(), ..told };
+    let told = AgentEvent { startup: startup.clone(), ..told };
     check(RestartPolicy::Never, &told, "-a", words);
     check(RestartPolicy::Always, &told, "-a +a", &format!("{words}, will be restarted"));
-    let told = Told { liveness: failing("s"), startup, ..Told::default() };
+    let told = AgentEvent { liveness: failing("s"), startup, ..AgentEvent::default() };
     check(RestartPolicy::Never, &told, "-s +s", "Init container s failed liveness probe");
-    let told = Told { startup: failing("s"), ..Told::default() };
+    let told = AgentEvent { startup: failing("s"), ..AgentEvent::default() };
     check(RestartPolicy::Always, &told, "-s +s", "Init container s failed startup probe");
-    let told = Told { changed: true, ..Told::default() };
+    let told = AgentEvent { changed: true, ..AgentEvent::default() };
     let found = plan(&pod("app a", RestartPolicy::Never), &seen("a=run"), &told);
     assert_eq!(short(&found), "-a +a");
     assert_eq!(found.kill[0].message, "Container a definition changed, will be restarted");
 }
 
 #[test]
-fn rules_come_before_the_policy() {
+fn restart_rules_override_the_policy() {
     let rule = |action: &str, operator: &str, values: &[i32]| crate::spec::RestartRule {
         action: action.to_owned(),
         exit_codes: Some(crate::spec::ExitCodes {
@@ -288,9 +288,9 @@ fn rules_come_before_the_policy() {
 }
 
 #[test]
-fn containers_that_must_start_again_for_other_resources_do() {
+fn containers_that_need_a_restart_for_a_resize_restart() {
     use RestartPolicy::{Always, Never};
-    let told = Told { resized: true, ..Told::default() };
+    let told = AgentEvent { resized: true, ..AgentEvent::default() };
     let cases: &[(&str, RestartPolicy, &str, &str)] = &[
         ("app a, app b", Always, "a=run, b=run", "-a -b +a +b"),
         ("app a, app b", Never, "a=run, b=0", "-a +a"),
@@ -306,7 +306,7 @@ fn containers_that_must_start_again_for_other_resources_do() {
 }
 
 #[test]
-fn an_exit_whose_rule_says_so_removes_all_containers_and_itself_last() {
+fn restart_all_removes_the_cause_last() {
     let mut pod = pod("init i, app a, app b", RestartPolicy::Never);
     let rule = serde_json::json!([
         {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}},
@@ -316,7 +316,7 @@ fn an_exit_whose_rule_says_so_removes_all_containers_and_itself_last() {
         // As recorded: b is killed, and then b, i and a are removed.
         ("i=0, a=42, b=run", "-b xb xi xa"),
         ("i=0, a=42, b=0", "xi xb xa"),
-        // What was cut short goes on.
+        // An interrupted restart continues.
         ("a=42", "xa"),
         ("", "+i"),
         ("i=0, a=7, b=run", ""),
@@ -324,7 +324,7 @@ fn an_exit_whose_rule_says_so_removes_all_containers_and_itself_last() {
         ("i=0, a=7, b=0", "kill pod"),
     ];
     for (has, expected) in cases {
-        let found = plan(&pod, &seen(has), &Told::default());
+        let found = plan(&pod, &seen(has), &AgentEvent::default());
         assert_eq!(short(&found), expected, "{has}");
     }
 }

@@ -1,12 +1,12 @@
-//! Changes of resources: what a pod was allocated is put in force, in an order in which it never has
-//! less than it had, nor more than it may.
+//! Resize: actuates the allocated resources of a pod, in an order in which it never has less than before nor
+//! more than allowed.
 //!
 //! ```text
-//!   CPUs of its own: more ──▶ classes ──▶ pod's cgroup up, containers, down ──▶ fewer CPUs of its own
+//!   more exclusive CPUs ──▶ classes ──▶ pod's cgroup up, containers, down ──▶ fewer exclusive CPUs
 //! ```
 //!
-//! Containers whose policy wants a restart are killed before and started after, as planned. Every step
-//! that is done is written down; a failure is told, and tried again.
+//! Containers whose resize policy requires a restart are killed before and started after, as planned. Every
+//! completed step is saved. A failure is reported and retried.
 
 use cri::v1;
 use host::cgroups::{Bound, Limits};
@@ -14,43 +14,43 @@ use objects::resources::{CPU, MEMORY};
 use placement::plan::Surplus;
 
 use super::{Next, RETRY, Worker};
-use crate::context::Hands;
-use crate::ledger::allocations::{Given, PodGiven};
-use crate::ledger::file::BookError;
-use crate::observability::events::{ResizeStep, Told};
+use crate::context::AgentContext;
+use crate::ledger::allocations::{AllocatedResources, PodAllocation};
+use crate::ledger::file::LedgerError;
+use crate::observability::events::{AgentEvent, ResizeStep};
 use crate::pods::resize::{self, InUse, Part, Step};
 use crate::runtime::cgroups;
 use crate::runtime::lower::update;
 use crate::runtime::observed::RuntimeId;
 use crate::spec::demand::placement_demand;
 use crate::spec::{Container, Pod, Role};
-use crate::status::{Known, ResizeSaid, Resources};
+use crate::status::{ResizeOutcome, Resources, StatusInputs};
 
-/// A container that gets something else while it runs.
-struct Changing<'a> {
+/// A container that is resized while it runs.
+struct ContainerResize<'a> {
     role: Role,
     container: &'a Container,
     id: RuntimeId,
-    has: Given,
-    to_have: Given,
-    /// It has other CPUs, and with them another limit of its time.
+    has: AllocatedResources,
+    to_have: AllocatedResources,
+    /// Its CPUs changed, and with them its CPU quota.
     placed_anew: bool,
-    /// Resources whose limit is its pod's, and another one now.
+    /// Resources whose limit is inherited from the pod and has changed.
     by_pod: Vec<&'static str>,
 }
 
 impl Worker {
-    /// What is in force, if that is not what was allocated.
+    /// Reads the actuated resources, if they differ from the allocated ones.
     pub(super) fn refresh_actuated(&mut self) {
-        self.actuated = self.hands.allocations().actuated(&self.pod.metadata.uid).cloned();
+        self.actuated = self.context.allocations().actuated(&self.pod.metadata.uid).cloned();
         if self.actuated.is_none() {
             self.resize_error = None;
         }
     }
 
-    /// Puts into words what is not in force yet.
+    /// Sets the resize conditions and the actual resources of the status.
     pub(super) fn tell_resize(&mut self, pod: &Pod) {
-        let known: &mut Known = &mut self.known;
+        let known: &mut StatusInputs = &mut self.known;
         known.resize.pending.clone_from(&self.pending);
         known.resize.in_progress = None;
         known.actual.clear();
@@ -61,10 +61,10 @@ impl Worker {
             None => Default::default(),
         };
         let generation = pod.metadata.generation;
-        known.resize.in_progress = Some(ResizeSaid { reason, message, generation });
+        known.resize.in_progress = Some(ResizeOutcome { reason, message, generation });
         for (name, given) in &has.container_resources {
             if let Some(found) = self.seen.container(name) {
-                let Given { limits, requests, .. } = given.clone();
+                let AllocatedResources { limits, requests, .. } = given.clone();
                 known.actual.insert(found.id.clone(), Resources { limits, requests });
             }
         }
@@ -73,10 +73,10 @@ impl Worker {
             Some(Resources { limits: crate::limits(&whole), requests: crate::requests(&whole) });
     }
 
-    /// Returns whether a container that runs has to start again to have what it and its pod were allocated.
+    /// Returns true if a running container must restart to get the resources allocated to it and its pod.
     pub(super) fn must_restart_for_resize(&self, container: &Container) -> bool {
         let Some(has) = &self.actuated else { return false };
-        // What the pod has is written down when all of it is in force, which may be later than the restart.
+        // The pod-level resources are saved when all of them are actuated, which may be after the restart.
         let mut has = has.clone();
         if let Some(level) = self.started_with.get(&container.name) {
             has.pod_level_resources.clone_from(level);
@@ -84,29 +84,29 @@ impl Worker {
         resize::needs_restart(container, &self.pod, &has)
     }
 
-    /// Notes that a container was started with what it and its pod were allocated.
+    /// Records that a container was started with the resources allocated to it and its pod.
     pub(super) fn note_started(&mut self, pod: &Pod, container: &Container) {
-        let level = PodGiven::of(pod).pod_level_resources;
+        let level = PodAllocation::of(pod).pod_level_resources;
         self.started_with.insert(container.name.clone(), level);
         if self.actuated.is_some() {
-            let given = Given::of(&container.resources);
+            let given = AllocatedResources::of(&container.resources);
             let uid = &pod.metadata.uid;
-            let done = self.hands.allocations().actuate(uid, &container.name, given);
+            let done = self.context.allocations().actuate(uid, &container.name, given);
             self.note(pod, &done.map_err(|error| error.to_string()));
         }
     }
 
-    /// Tells when the last step is done.
+    /// Records the event when the last step is done.
     fn note(&self, pod: &Pod, done: &Result<bool, String>) {
-        // What could not be written down is done once more after a restart.
+        // A step that could not be saved is repeated after a restart of the agent.
         if *done == Ok(true) {
             let text = resize::describe(pod, None);
-            let told = Told::Resize { step: ResizeStep::Completed, pod: text };
-            self.hands.recorder.pod(pod, told);
+            let told = AgentEvent::Resize { step: ResizeStep::Completed, pod: text };
+            self.context.recorder.pod(pod, told);
         }
     }
 
-    /// Puts in force what was allocated, as far as that needs no restart.
+    /// Actuates the allocated resources that need no restart.
     pub(super) async fn resize(&mut self, pod: &Pod) -> Result<(), Next> {
         let Some(has) = self.actuated.clone() else { return Ok(()) };
         match self.put_in_force(pod, &has).await {
@@ -116,8 +116,8 @@ impl Worker {
             }
             Err(error) => {
                 let text = resize::describe(pod, Some(&error));
-                let told = Told::Resize { step: ResizeStep::Error, pod: text };
-                self.hands.recorder.pod(pod, told);
+                let told = AgentEvent::Resize { step: ResizeStep::Error, pod: text };
+                self.context.recorder.pod(pod, told);
                 self.resize_error = Some(error);
                 let pod = self.pod_as_told();
                 self.tell(&pod, true);
@@ -126,11 +126,12 @@ impl Worker {
         }
     }
 
-    async fn put_in_force(&mut self, pod: &Pod, has: &PodGiven) -> Result<(), String> {
+    async fn put_in_force(&mut self, pod: &Pod, has: &PodAllocation) -> Result<(), String> {
         let mut changing = Vec::new();
         let of_pod = resize::of_pod(has, pod, Part::All);
         for (role, container) in pod.containers() {
-            let (before, to_have) = (has.container(container), Given::of(&container.resources));
+            let (before, to_have) =
+                (has.container(container), AllocatedResources::of(&container.resources));
             let is_own = |resource: &&str| container.resources.limits.contains_key(*resource);
             let by_pod: Vec<_> = of_pod.iter().copied().filter(|of| !is_own(of)).collect();
             if role == Role::Ephemeral || (before.agrees(&to_have) && by_pod.is_empty()) {
@@ -138,7 +139,7 @@ impl Worker {
             }
             match self.seen.container(&container.name).filter(|found| found.is_running()) {
                 Some(_) if self.must_restart_for_resize(container) => {}
-                Some(found) => changing.push(Changing {
+                Some(found) => changing.push(ContainerResize {
                     role,
                     container,
                     id: found.id.clone(),
@@ -147,30 +148,30 @@ impl Worker {
                     placed_anew: false,
                     by_pod,
                 }),
-                // It starts with what it was allocated, if it does.
+                // If it starts, it starts with its allocated resources.
                 None => self.note_started(pod, container),
             }
         }
-        let hands = self.hands.clone();
-        hands.widen(pod).await?;
+        let context = self.context.clone();
+        context.widen(pod).await?;
         let before = self.limits.clone();
         let (from, to) =
             (before.unwrap_or_else(|| self.limits_of(&has.put(pod))), self.limits_of(pod));
         self.check_usage(pod, &from, &to, &changing).await?;
         for of in changing.iter().filter(|of| of.has.classes != of.to_have.classes) {
             let mut request = update::classes(of.container, &of.id);
-            if let Some(unsaid) = hands.classes().fit_update(&mut request).first() {
+            if let Some(unsaid) = context.classes().fit_update(&mut request).first() {
                 return Err(unsaid.to_string());
             }
-            hands.runtime.call(request).await.map_err(|error| error.message)?;
+            context.runtime.call(request).await.map_err(|error| error.message)?;
         }
         for of in &mut changing {
             of.has.classes.clone_from(&of.to_have.classes);
         }
         let mut level = has.pod_level_resources.clone();
         self.take_steps(pod, (&from, &to), &mut level, &mut changing).await?;
-        if hands.narrow(pod).await? {
-            // Who shares CPUs again is held to its time again.
+        if context.narrow(pod).await? {
+            // Containers that share CPUs again get their CPU quota again.
             for of in &mut changing {
                 of.placed_anew = true;
             }
@@ -178,29 +179,29 @@ impl Worker {
             self.take_steps(pod, (&to, &shared), &mut level, &mut changing).await?;
         }
         for of in changing {
-            let done = hands.allocations().actuate(&pod.metadata.uid, &of.container.name, of.has);
+            let done = context.allocations().actuate(&pod.metadata.uid, &of.container.name, of.has);
             self.note(pod, &done.map_err(|error| error.to_string()));
         }
-        if hands.allocations().actuated(&pod.metadata.uid).is_some() {
-            let level = PodGiven::of(pod).pod_level_resources;
-            let done = hands.allocations().actuate_pod(&pod.metadata.uid, level);
+        if context.allocations().actuated(&pod.metadata.uid).is_some() {
+            let level = PodAllocation::of(pod).pod_level_resources;
+            let done = context.allocations().actuate_pod(&pod.metadata.uid, level);
             self.note(pod, &done.map_err(|error| error.to_string()));
         }
         Ok(())
     }
 
-    /// `level` is what the pod as a whole has by now.
+    /// Takes the steps of a resize; `level` is the current pod-level allocation.
     async fn take_steps(
         &mut self,
         pod: &Pod,
         (from, to): (&Limits, &Limits),
-        level: &mut Option<Given>,
-        changing: &mut [Changing<'_>],
+        level: &mut Option<AllocatedResources>,
+        changing: &mut [ContainerResize<'_>],
     ) -> Result<(), String> {
         for step in resize::steps(from, to) {
             match step {
                 Step::Pod(limits) => {
-                    self.hands.limit_pod(pod, limits).await?;
+                    self.context.limit_pod(pod, limits).await?;
                     self.update_sandbox(pod).await?;
                 }
                 Step::Containers(resource) => {
@@ -215,17 +216,17 @@ impl Worker {
         Ok(())
     }
 
-    /// What the pod's cgroup is limited to.
+    /// Returns the limits of the pod's cgroup.
     pub(super) fn limits_of(&self, pod: &Pod) -> Limits {
-        let (facts, placed) = (self.hands.facts(), self.hands.placed(pod));
-        let input = Hands::input(pod, &facts, &self.source, &placed);
-        cgroups::of_pod(&input, self.hands.pids_limit)
+        let (facts, placed) = (self.context.facts(), self.context.placed(pod));
+        let input = AgentContext::input(pod, &facts, &self.source, &placed);
+        cgroups::of_pod(&input, self.context.pids_limit)
     }
 
     async fn change_one(
         &self,
         pod: &Pod,
-        of: &mut Changing<'_>,
+        of: &mut ContainerResize<'_>,
         resource: &str,
     ) -> Result<(), String> {
         let anew = of.placed_anew && resource == CPU;
@@ -237,46 +238,47 @@ impl Worker {
         let mut container = of.container.clone();
         container.resources.limits.clone_from(&of.has.limits);
         container.resources.requests.clone_from(&of.has.requests);
-        let (facts, placed) = (self.hands.facts(), self.hands.placed(pod));
-        let input = Hands::input(pod, &facts, &self.source, &placed);
+        let (facts, placed) = (self.context.facts(), self.context.placed(pod));
+        let input = AgentContext::input(pod, &facts, &self.source, &placed);
         let request = update::resources(&input, &container, of.role, &of.id);
-        self.hands.runtime.call(request).await.map(drop).map_err(|error| error.message)
+        self.context.runtime.call(request).await.map(drop).map_err(|error| error.message)
     }
 
-    /// Runtimes that want to know are told what the pod has.
+    /// Sends the pod's resources to runtimes that implement `UpdatePodSandboxResources`.
     async fn update_sandbox(&self, pod: &Pod) -> Result<(), String> {
         let Some(sandbox) = self.seen.newest_sandbox() else { return Ok(()) };
-        let (facts, placed) = (self.hands.facts(), self.hands.placed(pod));
+        let (facts, placed) = (self.context.facts(), self.context.placed(pod));
         let request =
-            update::sandbox(&Hands::input(pod, &facts, &self.source, &placed), &sandbox.id);
-        match self.hands.runtime.call(request).await {
+            update::sandbox(&AgentContext::input(pod, &facts, &self.source, &placed), &sandbox.id);
+        match self.context.runtime.call(request).await {
             Err(error) if !error.is_unimplemented() => Err(error.message),
             _ => Ok(()),
         }
     }
 
-    /// Memory that is in use is not taken away: somebody would be killed for it.
+    /// Rejects a memory limit below current usage, which would get a process OOM-killed.
     async fn check_usage(
         &self,
         pod: &Pod,
         from: &Limits,
         to: &Limits,
-        changing: &[Changing<'_>],
+        changing: &[ContainerResize<'_>],
     ) -> Result<(), String> {
         let mut in_use = Vec::new();
         if let (Some(Bound::At(limit)), true) = (to.memory, to.memory < from.memory)
-            && let Some(usage) = self.hands.memory_usage(pod).await.filter(|usage| *usage > limit)
+            && let Some(usage) = self.context.memory_usage(pod).await.filter(|usage| *usage > limit)
         {
             in_use.push(InUse::Pod { limit, usage });
         }
         for of in changing {
-            let limit = |given: &Given| given.limits.get(MEMORY).map(objects::Quantity::value);
+            let limit =
+                |given: &AllocatedResources| given.limits.get(MEMORY).map(objects::Quantity::value);
             let (Some(to), before) = (limit(&of.to_have), limit(&of.has)) else { continue };
             let (Ok(limit), true) = (u64::try_from(to), before.is_none_or(|b| to < b)) else {
                 continue;
             };
             let request = v1::ContainerStatsRequest { container_id: of.id.clone() };
-            let stats = self.hands.runtime.call(request).await.ok().and_then(|said| said.stats);
+            let stats = self.context.runtime.call(request).await.ok().and_then(|said| said.stats);
             let usage = stats.and_then(|stats| stats.memory).and_then(|memory| memory.usage_bytes);
             if let Some(usage) = usage.map(|of| of.value).filter(|usage| *usage > limit) {
                 let name = of.container.name.clone();
@@ -287,17 +289,18 @@ impl Worker {
     }
 }
 
-impl Hands {
-    /// Containers that have got CPUs in the book are moved to them, once everybody else has left them.
+impl AgentContext {
+    /// Moves containers to their new exclusive CPUs, after all other containers have left these.
     async fn widen(&self, pod: &Pod) -> Result<(), String> {
         self.follow_pool().await.map_err(|error| error.to_string())?;
         let mut placed = self.placed(pod);
-        // Those who share have just followed the pool.
+        // Containers on shared CPUs have just followed the pool.
         placed.retain(|_, to| to.exclusive);
         self.move_to(pod, &placed).await
     }
 
-    /// Containers leave the CPUs they have no more, which then are everybody's. Whether there were any.
+    /// Moves containers off the CPUs that they no longer have, which then become shared. Returns true if
+    /// there were any.
     async fn narrow(&self, pod: &Pod) -> Result<bool, String> {
         let demand = placement_demand(pod);
         loop {
@@ -306,7 +309,7 @@ impl Hands {
                 let replanned = book.replan(&demand, Surplus::Returned);
                 let planned = replanned.map_err(|refusal| refusal.to_string())?;
                 let (now, mut then) = (book.placed(pod), book.placed_by(&planned.placement));
-                // Those who share follow the pool, when it has grown.
+                // Containers on shared CPUs follow the pool when it has grown.
                 then.retain(|name, to| now.get(name).is_some_and(|at| at.exclusive && *at != *to));
                 (planned, then)
             };
@@ -316,13 +319,13 @@ impl Hands {
             self.move_to(pod, &leaving).await?;
             match self.book().commit(planned) {
                 Ok(()) => break,
-                // Somebody else's place changed meanwhile.
-                Err(BookError::Stale) => {}
+                // The ledger changed in the meantime.
+                Err(LedgerError::Stale) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
         self.note_booked();
-        // Nothing depends on a larger pool; who could not be moved is found by the next check.
+        // Nothing depends on a larger pool; the next audit finds containers that could not be moved.
         let _ = self.follow_pool().await;
         Ok(true)
     }

@@ -1,24 +1,24 @@
-//! Waiting between two attempts: [`Holds`], which keeps what failed from being tried again too soon.
+//! Delays between two attempts: [`RetryHolds`] keeps a failed step from being retried too soon.
 //!
-//! A worker is woken by every change of its pod, its own status writes included, and an error text that
-//! differs each time is a change. Without holds such a worker would try again without a pause. Containers
-//! that ran and ended have a back-off of their own ([`crate::pods::backoff`]), and so do pulls of images.
+//! Every change of its pod wakes a worker, its own status writes included, and an error text that differs
+//! each time is a change. Without holds such a worker would retry without a pause. Containers that ran and
+//! exited have their own back-off ([`crate::pods::backoff`]), and so do image pulls.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::status::Waiting;
 
-/// The steps that are not to be tried again yet.
+/// The steps that must not be retried yet.
 #[derive(Debug, Default)]
-pub(super) struct Holds {
+pub(super) struct RetryHolds {
     /// Sandbox and volumes.
     pod: Option<Instant>,
     containers: BTreeMap<String, (Instant, Waiting)>,
 }
 
-impl Holds {
-    /// The time for which neither sandbox nor volumes are to be made.
+impl RetryHolds {
+    /// Returns the time for which neither sandbox nor volumes are created.
     pub(super) fn of_pod(&self) -> Option<Duration> {
         self.pod.and_then(left)
     }
@@ -27,7 +27,7 @@ impl Holds {
         self.pod = Instant::now().checked_add(time);
     }
 
-    /// The time for which a container is not to be created, and the reason for which it waits.
+    /// Returns the time for which a container is not created, and the reason.
     pub(super) fn of_container(&self, name: &str) -> Option<(Duration, Waiting)> {
         let (until, waiting) = self.containers.get(name)?;
         Some((left(*until)?, waiting.clone()))
@@ -39,9 +39,9 @@ impl Holds {
         }
     }
 
-    /// Ends all holds: something else is wanted.
+    /// Ends all holds because the spec changed.
     pub(super) fn release(&mut self) {
-        *self = Holds::default();
+        *self = RetryHolds::default();
     }
 }
 
@@ -54,9 +54,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_held_until_its_time_or_until_something_else_is_wanted() {
+    fn holds_end_with_their_time_or_on_release() {
         let waiting = Waiting { reason: "CreateContainerError".to_owned(), message: String::new() };
-        let mut holds = Holds::default();
+        let mut holds = RetryHolds::default();
         assert_eq!((holds.of_pod(), holds.of_container("c")), (None, None));
         holds.hold_container("c", Duration::from_secs(600), waiting.clone());
         let (left, why) = holds.of_container("c").unwrap();

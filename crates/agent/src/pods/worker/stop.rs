@@ -1,6 +1,6 @@
-//! Stopping: hooks, signals, sandboxes, and what is left of them.
+//! Stopping of pods: hooks, signals, sandboxes and their removal.
 //!
-//! Sidecars go last and in reverse order; all share one grace. What cannot be stopped now is tried again
+//! Sidecars stop last and in reverse order. All containers share one grace period. A failed stop is retried
 //! by the next round.
 
 use std::collections::BTreeMap;
@@ -12,40 +12,40 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-use super::{Next, Order, RUNTIME_RETRY, Worker};
-use crate::context::Hands;
-use crate::observability::events::Told;
+use super::{Next, RUNTIME_RETRY, Worker, WorkerMessage};
+use crate::context::AgentContext;
+use crate::observability::events::AgentEvent;
 use crate::pods::sync_plan::{Kill, KillReason, Plan};
 use crate::reclaim::gc::dead_sandboxes;
 use crate::runtime::hooks;
-use crate::runtime::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::runtime::probes::ProbeReport;
 use crate::runtime::relist;
 use crate::spec::Pod;
 use crate::status::RestartingAll;
 
-/// Seconds every container has to end, whatever is asked. Upstream's figure.
+/// The shortest grace period of a container in seconds, whatever is requested. Upstream's value.
 const LEAST_GRACE: i64 = 2;
 
 impl Worker {
-    /// Ends everything that runs, in order. An order that leaves less time is followed at once, others
-    /// when everything has stopped.
+    /// Stops all running containers, in order. A message that shortens the grace period takes effect
+    /// immediately, others when all have stopped.
     pub(super) async fn stop(&mut self, pod: &Pod, grace: i64) {
-        let hands = self.hands.clone();
-        let mut manner = Manner { grace, hurried: false };
+        let context = self.context.clone();
+        let mut manner = StopMethod { grace, hurried: false };
         let hooks = Hooks::default();
         let mut later = Vec::new();
         let mut failures = loop {
-            let stopping = stop_in_order(&hands, pod, running(&self.seen), manner, &hooks);
+            let stopping = stop_in_order(&context, pod, running(&self.seen), manner, &hooks);
             tokio::pin!(stopping);
             let shorter = loop {
                 tokio::select! {
                     failures = &mut stopping => break Err(failures),
                     order = self.orders.recv() => match order {
-                        // The agent ends; the pod is taken up again by the next one.
+                        // The agent stops; the next one adopts the pod.
                         None => return,
-                        // Somebody may still be served by what is to end.
-                        Some(Order::Probe(report)) => {
+                        // A terminating pod may still serve requests, so its readiness is reported.
+                        Some(WorkerMessage::Probe(report)) => {
                             self.take_report(while_stopping(report));
                             let pod = self.pod_as_told();
                             self.tell(&pod, true);
@@ -62,11 +62,11 @@ impl Worker {
             };
             match shorter {
                 Err(failures) => break failures,
-                Ok(grace) => manner = Manner { grace, hurried: true },
+                Ok(grace) => manner = StopMethod { grace, hurried: true },
             }
         };
-        // Nobody is there any more who could be asked, however long the sandbox takes.
-        hands.probes.forget(&pod.metadata.uid);
+        // No container is left to probe, however long the sandbox takes.
+        context.probes.forget(&pod.metadata.uid);
         for order in later {
             self.take(order);
         }
@@ -74,29 +74,29 @@ impl Worker {
         self.tell_failures(pod, &failures);
     }
 
-    /// Kills containers and sandboxes of a pod that goes on.
+    /// Kills containers and sandboxes of a pod that will restart.
     pub(super) async fn kill_all(&mut self, pod: &Pod, grace: i64) {
-        let manner = Manner { grace, hurried: false };
+        let manner = StopMethod { grace, hurried: false };
         let (running, hooks) = (running(&self.seen), Hooks::default());
-        let mut failures = stop_in_order(&self.hands, pod, running, manner, &hooks).await;
+        let mut failures = stop_in_order(&self.context, pod, running, manner, &hooks).await;
         failures.extend(self.stop_sandboxes().await);
         self.tell_failures(pod, &failures);
     }
 
-    /// What could not be stopped is tried again by the next round, and said by each.
+    /// Reports failures to stop. They are retried by the next round.
     fn tell_failures(&self, pod: &Pod, failures: &[String]) {
         let error = match failures {
             [] => return,
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        self.hands.recorder.pod(pod, Told::KillFailed { error });
+        self.context.recorder.pod(pod, AgentEvent::KillFailed { error });
     }
 
     pub(super) async fn kill_one(&mut self, pod: &Pod, kill: &Kill) {
         let Some((role, container)) = pod.container(&kill.container) else { return };
-        let told = Told::Killing { why: kill.message.clone() };
-        self.hands.recorder.container(pod, role, &container.name, told);
+        let told = AgentEvent::Killing { why: kill.message.clone() };
+        self.context.recorder.container(pod, role, &container.name, told);
         let probe = match kill.reason {
             KillReason::Liveness => container.liveness_probe.as_ref(),
             KillReason::Startup => container.startup_probe.as_ref(),
@@ -107,19 +107,19 @@ impl Worker {
         };
         let of_probe = probe.and_then(|probe| probe.termination_grace_period_seconds);
         let grace = match kill.reason {
-            // Upstream leaves no time for it.
+            // Upstream uses no grace period here.
             KillReason::RestartAll => 0,
             _ => of_probe.unwrap_or_else(|| pod.grace_seconds()),
         };
         let found = self.seen.containers.iter().find(|found| found.id == kill.id).cloned();
-        // One that was just made is not in the last look.
-        let found = found.unwrap_or_else(|| ContainerSeen::started(&kill.id, &kill.container));
-        let manner = Manner { grace, hurried: false };
-        // One that goes on is killed again by the next round.
-        let _ = stop_container(&self.hands, pod, &found, manner, None, &Hooks::default()).await;
+        // A container that was just created is not in the last relist.
+        let found = found.unwrap_or_else(|| RuntimeContainer::started(&kill.id, &kill.container));
+        let manner = StopMethod { grace, hurried: false };
+        // If it keeps running, the next round kills it again.
+        let _ = stop_container(&self.context, pod, &found, manner, None, &Hooks::default()).await;
     }
 
-    /// Kills and removes all containers, so that they start again from the first.
+    /// Kills and removes all containers, so that they restart from the first.
     pub(super) async fn remove_all(&mut self, pod: &Pod, plan: &Plan) -> Next {
         self.known.restarting_all = RestartingAll::Stopping;
         self.tell(pod, true);
@@ -131,7 +131,7 @@ impl Worker {
                 return Next::After(RUNTIME_RETRY);
             }
         }
-        match relist::closely(&self.hands.runtime, &pod.metadata.uid).await {
+        match relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
             Ok(seen) => self.seen = seen,
             Err(_) => return Next::After(RUNTIME_RETRY),
         }
@@ -142,19 +142,20 @@ impl Worker {
         Next::Now
     }
 
-    /// What went wrong, in upstream's words.
+    /// Stops all sandboxes. Returns the errors in upstream's text.
     async fn stop_sandboxes(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for sandbox in &self.seen.sandboxes {
             let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
-            let stopped = self.hands.runtime.call(request).await;
+            let stopped = self.context.runtime.call(request).await;
             failures.extend(failure("KillPodSandbox", &self.pod.metadata.uid, stopped));
         }
         failures
     }
 
-    /// Of containers that ended, the newest of each name is kept for its log. One that was made and
-    /// never started goes when there is a newer one. Sandboxes go with the last of their containers.
+    /// Removes superseded containers. Of the exited ones, the newest of each name is kept for its log. One
+    /// that was created and never started is removed when a newer one exists. A sandbox is removed with the
+    /// last of its containers.
     pub(super) async fn remove_superseded(&mut self) {
         let mut met: Vec<&str> = Vec::new();
         let mut kept: Vec<&str> = Vec::new();
@@ -182,38 +183,38 @@ impl Worker {
         }
     }
 
-    /// Init containers run again in a new sandbox, and those of the old one are of no use then.
+    /// Removes the old sandbox's init containers, which run again in the new sandbox.
     pub(super) async fn remove_init_containers(&self, pod: &Pod) {
-        let is_init = |found: &&ContainerSeen| {
+        let is_init = |found: &&RuntimeContainer| {
             pod.spec.init_containers.iter().any(|container| container.name == found.name)
         };
         for found in self.seen.containers.iter().filter(is_init) {
-            // One that stays is not taken for one of the new sandbox.
+            // One that cannot be removed is not mistaken for one of the new sandbox.
             let _ = self.remove(&found.id).await;
         }
     }
 
     async fn remove(&self, id: &RuntimeId) -> Result<(), cri::Error> {
-        self.hands.pool.leave(id);
+        self.context.pool.leave(id);
         let request = v1::RemoveContainerRequest { container_id: id.clone() };
-        match self.hands.runtime.call(request).await {
+        match self.context.runtime.call(request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
     }
 
     async fn remove_sandbox(&self, id: &RuntimeId) -> Result<(), cri::Error> {
-        // One whose making was cut short is not ready and yet not stopped, and cannot be removed so.
+        // A sandbox whose creation was interrupted is neither ready nor stopped, and must be stopped first.
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        let _ = self.hands.runtime.call(request).await;
+        let _ = self.context.runtime.call(request).await;
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
-        match self.hands.runtime.call(request).await {
+        match self.context.runtime.call(request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Removes all containers and sandboxes, as far as possible; the first error if not all of them.
+    /// Removes as many containers and sandboxes as possible. Returns the first error.
     pub(super) async fn remove_everything(&mut self) -> Result<(), cri::Error> {
         let mut done = Ok(());
         for container in &self.seen.containers {
@@ -226,61 +227,67 @@ impl Worker {
     }
 }
 
-/// The grace period that an order gives, in seconds, if it is shorter than the one in force. As upstream, it
-/// counts from the order: what has passed of the longer one is not taken off.
-fn shorter(order: &Order, grace: i64) -> Option<i64> {
+/// Returns the grace period of a message in seconds, if it is shorter than the current one. As upstream, it
+/// starts with the message: time already passed is not subtracted.
+fn shorter(order: &WorkerMessage, grace: i64) -> Option<i64> {
     let asked = match order {
-        Order::Pod(pod) if pod.is_terminating() => pod.metadata.deletion_grace_period_seconds?,
-        Order::Gone => 0,
-        Order::End(ending) => ending.grace?,
-        Order::Pod(_) | Order::Resize(_) | Order::Look | Order::Probe(_) | Order::Halt => {
+        WorkerMessage::Pod(pod) if pod.is_terminating() => {
+            pod.metadata.deletion_grace_period_seconds?
+        }
+        WorkerMessage::Gone => 0,
+        WorkerMessage::Terminate(ending) => ending.grace?,
+        WorkerMessage::Pod(_)
+        | WorkerMessage::Resize(_)
+        | WorkerMessage::Look
+        | WorkerMessage::Probe(_)
+        | WorkerMessage::Halt => {
             return None;
         }
     };
     (asked < grace).then_some(asked)
 }
 
-/// What counts of a probe while containers are stopped. Whoever could not be asked has just ended, which is
-/// told as its end.
+/// Filters a probe report while containers are stopped. A probe error only means that the container has just
+/// exited, which is reported separately.
 fn while_stopping(report: ProbeReport) -> ProbeReport {
-    let told = report.told.filter(|told| !matches!(told, Told::ProbeErrored { .. }));
+    let told = report.told.filter(|told| !matches!(told, AgentEvent::ProbeErrored { .. }));
     ProbeReport { told, ..report }
 }
 
-/// How containers are stopped.
+/// The parameters of stopping containers.
 #[derive(Debug, Clone, Copy)]
-struct Manner {
-    /// Seconds.
+struct StopMethod {
+    /// In seconds.
     grace: i64,
-    /// They were stopped before with more time, and an event was recorded then.
+    /// They were stopped before with a longer grace period, and the event was recorded then.
     hurried: bool,
 }
 
-/// The `preStop` hooks that were begun while a pod is stopped, by container. A shorter grace period leaves a
-/// hook less time and does not begin it again.
+/// The `preStop` hooks that were started while a pod is stopped, by container. A shorter grace period leaves
+/// a hook less time and does not start it again.
 #[derive(Debug, Default)]
 struct Hooks(Mutex<BTreeMap<RuntimeId, Shared<BoxFuture<'static, ()>>>>);
 
 impl Hooks {
-    /// Begins the hook of a container, unless that is done, and returns its end. A hook that takes longer
-    /// than its container runs on until the container's end makes it fail, and the event is recorded then.
+    /// Starts the hook of a container, unless that is done, and returns a future of its end. A hook that
+    /// outlasts its container fails when the container exits, and the event is recorded then.
     fn begin(
         &self,
-        hands: &Hands,
+        context: &AgentContext,
         pod: &Pod,
-        found: &ContainerSeen,
+        found: &RuntimeContainer,
     ) -> Option<Shared<BoxFuture<'static, ()>>> {
         let (role, container) = pod.container(&found.name)?;
         let handler = container.lifecycle.pre_stop.clone()?;
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hook = begun.entry(found.id.clone()).or_insert_with(|| {
-            let (runtime, recorder) = (hands.runtime.clone(), hands.recorder.clone());
+            let (runtime, recorder) = (context.runtime.clone(), context.recorder.clone());
             let (pod, container, id) = (pod.clone(), container.clone(), found.id.clone());
-            let ip = hands.ip_told(&pod);
+            let ip = context.ip_told(&pod);
             let run = tokio::spawn(async move {
                 let done = hooks::run(&runtime, &handler, &container, &id, &ip).await;
                 if done.is_err() {
-                    recorder.container(&pod, role, &container.name, Told::PreStopFailed);
+                    recorder.container(&pod, role, &container.name, AgentEvent::PreStopFailed);
                 }
             });
             async move {
@@ -293,63 +300,63 @@ impl Hooks {
     }
 }
 
-/// What runs or, for all that is known, may be running.
-fn running(seen: &PodSeen) -> Vec<ContainerSeen> {
-    let may_run = |found: &&ContainerSeen| {
+/// Returns the containers that run or may be running.
+fn running(seen: &RuntimePod) -> Vec<RuntimeContainer> {
+    let may_run = |found: &&RuntimeContainer| {
         matches!(found.state, ContainerState::Running | ContainerState::Unknown)
     };
     seen.containers.iter().filter(may_run).cloned().collect()
 }
 
-/// That something could not be killed, in upstream's words; what is not there needs no killing.
+/// Returns upstream's text for a failed kill; a missing container or sandbox is not a failure.
 fn failure<T>(action: &str, of: &str, done: Result<T, cri::Error>) -> Option<String> {
     let error = done.err().filter(|error| !error.is_not_found())?;
     Some(format!("failed to {action:?} for {of:?} with {action}Error: {:?}", error.rpc_text()))
 }
 
-/// Everything but sidecars at once, then the sidecars one by one from the last to the first. Returns what
-/// went wrong.
+/// Stops all containers except sidecars in parallel, then the sidecars one by one from the last to the first.
+/// Returns the errors.
 async fn stop_in_order(
-    hands: &Hands,
+    context: &AgentContext,
     pod: &Pod,
-    running: Vec<ContainerSeen>,
-    manner: Manner,
+    running: Vec<RuntimeContainer>,
+    manner: StopMethod,
     hooks: &Hooks,
 ) -> Vec<String> {
     for found in running.iter().filter(|_| !manner.hurried) {
         if let Some((role, container)) = pod.container(&found.name) {
-            let told = Told::Stopping { container: container.name.clone() };
-            hands.recorder.container(pod, role, &container.name, told);
+            let told = AgentEvent::Stopping { container: container.name.clone() };
+            context.recorder.container(pod, role, &container.name, told);
         }
     }
-    let position = |found: &ContainerSeen| {
+    let position = |found: &RuntimeContainer| {
         let mut init = pod.spec.init_containers.iter();
         init.position(|c| c.name == found.name && c.is_sidecar())
     };
     let (mut sidecars, others): (Vec<_>, Vec<_>) =
         running.into_iter().partition(|found| position(found).is_some());
     sidecars.sort_by_key(|found| std::cmp::Reverse(position(found)));
-    let stops = others.iter().map(|found| stop_container(hands, pod, found, manner, None, hooks));
+    let stops = others.iter().map(|found| stop_container(context, pod, found, manner, None, hooks));
     let others = futures::future::join_all(stops).boxed();
     let sidecars = sidecars.iter().map(|found| {
-        |turn: Turn| stop_container(hands, pod, found, manner, Some(turn), hooks).boxed()
+        |turn: StopTurn| stop_container(context, pod, found, manner, Some(turn), hooks).boxed()
     });
     in_turns(others, sidecars).await.into_iter().flatten().collect()
 }
 
-/// Comes when whoever is waited for has ended.
-type Turn = oneshot::Receiver<()>;
+/// Resolves when the previous container has exited.
+type StopTurn = oneshot::Receiver<()>;
 
-/// Everybody begins at once; each of those `in_turn` is told when the one before has ended, and the first
-/// when all of `together` have.
+/// Starts all futures at once. Each of `in_turn` is notified when the previous one has ended, the first when
+/// all of `together` have.
 async fn in_turns<'a, T: Send + 'a, F>(
     together: BoxFuture<'a, Vec<T>>,
     in_turn: impl IntoIterator<Item = F>,
 ) -> Vec<T>
 where
-    F: FnOnce(Turn) -> BoxFuture<'a, T>,
+    F: FnOnce(StopTurn) -> BoxFuture<'a, T>,
 {
-    // A turn comes by the drop of its other end.
+    // Dropping the sender resolves the turn.
     let (ended, mut turn) = oneshot::channel::<()>();
     let together = async move {
         let done = together.await;
@@ -371,20 +378,20 @@ where
     done
 }
 
-/// Runs the hook of a container, waits for its turn, and then has the runtime stop it: all in the time
-/// that there is. Returns what went wrong.
+/// Runs the hook of a container, waits for its turn, and then stops it in the runtime, all within the grace
+/// period. Returns the error.
 async fn stop_container(
-    hands: &Hands,
+    context: &AgentContext,
     pod: &Pod,
-    found: &ContainerSeen,
-    manner: Manner,
-    turn: Option<Turn>,
+    found: &RuntimeContainer,
+    manner: StopMethod,
+    turn: Option<StopTurn>,
     hooks: &Hooks,
 ) -> Option<String> {
     let mut left = manner.grace;
     if found.state == ContainerState::Running
         && left > 0
-        && let Some(hook) = hooks.begin(hands, pod, found)
+        && let Some(hook) = hooks.begin(context, pod, found)
     {
         let begun = Instant::now();
         let _ = tokio::time::timeout(seconds(left), hook).await;
@@ -397,7 +404,7 @@ async fn stop_container(
     }
     let timeout = left.max(LEAST_GRACE);
     let request = v1::StopContainerRequest { container_id: found.id.clone(), timeout };
-    failure("KillContainer", &found.name, hands.runtime.call(request).await)
+    failure("KillContainer", &found.name, context.runtime.call(request).await)
 }
 
 fn seconds(count: i64) -> Duration {
@@ -416,9 +423,9 @@ mod tests {
     use crate::observability::events::ProbeKind;
 
     #[test]
-    fn a_container_that_cannot_be_asked_any_more_is_not_told_of_while_it_is_stopped() {
+    fn probe_errors_are_not_reported_while_stopping() {
         let probe = ProbeKind::Readiness;
-        let told = |told: Told| {
+        let told = |told: AgentEvent| {
             let name = || "c".to_owned();
             let report = ProbeReport {
                 pod: name(),
@@ -432,12 +439,12 @@ mod tests {
             assert_eq!(counts.healthy, Some(false));
             counts.told.is_some()
         };
-        assert!(told(Told::Unhealthy { probe, output: "no".to_owned() }));
-        assert!(!told(Told::ProbeErrored { probe, error: "no such task".to_owned() }));
+        assert!(told(AgentEvent::Unhealthy { probe, output: "no".to_owned() }));
+        assert!(!told(AgentEvent::ProbeErrored { probe, error: "no such task".to_owned() }));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sidecars_begin_at_once_and_end_in_turn() {
+    async fn sidecars_start_stopping_at_once_and_end_in_turn() {
         let begun = tokio::time::Instant::now();
         let log = Mutex::new(Vec::new());
         let note = |what: &str| {
@@ -451,7 +458,7 @@ mod tests {
         };
         let sidecar = |name: &'static str, hook: u64| {
             let note = &note;
-            move |turn: Turn| {
+            move |turn: StopTurn| {
                 let life = async move {
                     sleep(hook).await;
                     note(&format!("{name} is asked"));

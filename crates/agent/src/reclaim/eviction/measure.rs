@@ -1,7 +1,7 @@
-//! What is left: [`measure`] asks this machine for what eviction goes by, and [`left_of_share`] reckons what
-//! all pods have left of theirs.
+//! Measures what is available: [`measure`] reads this machine, and [`left_of_share`] computes what is left of the
+//! share of all pods.
 //!
-//! What cannot be read is left out, and so evicts nobody. What single pods use is not measured here.
+//! A value that cannot be read is left out and so evicts no pod. The usage of single pods is not measured here.
 
 use std::path::Path;
 
@@ -10,20 +10,21 @@ use host::facts::FileSystem;
 use host::os::facts;
 use objects::kubelet_config::EvictionSignal;
 
-use super::{Amount, Amounts};
+use super::{SignalObservation, SignalObservations};
 
-/// The machine's memory and process ids, the file system of `root`, where pods are kept, and that of
-/// `images`, where the runtime keeps its own.
+/// Measures memory and process ids of the machine, the file system of `root` (the pods' directory) and
+/// that of `images` (the runtime's directory).
 #[must_use]
-pub fn measure(root: &Path, images: &Path) -> Amounts {
-    let mut amounts = Amounts::new();
+pub fn measure(root: &Path, images: &Path) -> SignalObservations {
+    let mut amounts = SignalObservations::new();
     if let Ok(memory) = facts::memory() {
         let available = memory.outside_working_set();
-        let amount = Amount { available, capacity: memory.total };
+        let amount = SignalObservation { available, capacity: memory.total };
         amounts.insert(EvictionSignal::MemoryAvailable, amount);
     }
     if let Ok(Some(ids)) = facts::process_ids() {
-        let amount = Amount { available: ids.max.saturating_sub(ids.used), capacity: ids.max };
+        let amount =
+            SignalObservation { available: ids.max.saturating_sub(ids.used), capacity: ids.max };
         amounts.insert(EvictionSignal::PidAvailable, amount);
     }
     let mut disk = |path: &Path, bytes: EvictionSignal, inodes: EvictionSignal| {
@@ -31,9 +32,12 @@ pub fn measure(root: &Path, images: &Path) -> Amounts {
         else {
             return;
         };
-        amounts.insert(bytes, Amount { available, capacity });
+        amounts.insert(bytes, SignalObservation { available, capacity });
         if let Some(counted) = counted {
-            amounts.insert(inodes, Amount { available: counted.free, capacity: counted.total });
+            amounts.insert(
+                inodes,
+                SignalObservation { available: counted.free, capacity: counted.total },
+            );
         }
     };
     disk(root, EvictionSignal::NodefsAvailable, EvictionSignal::NodefsInodesFree);
@@ -41,15 +45,15 @@ pub fn measure(root: &Path, images: &Path) -> Amounts {
     amounts
 }
 
-/// What pods have left of the memory they may use together. Where there is no limit to that, the machine's
-/// own memory is all there is to go by.
+/// Returns the memory that is left of the share of all pods. Without a limit on the share it is the
+/// machine's available memory.
 #[must_use]
-pub fn left_of_share(all: &Usage) -> Amounts {
+pub fn left_of_share(all: &Usage) -> SignalObservations {
     let (Some(Bound::At(capacity)), Some(used)) = (all.memory_limit, all.working_set) else {
-        return Amounts::new();
+        return SignalObservations::new();
     };
-    let amount = Amount { available: capacity.saturating_sub(used), capacity };
-    Amounts::from([(EvictionSignal::AllocatableMemoryAvailable, amount)])
+    let amount = SignalObservation { available: capacity.saturating_sub(used), capacity };
+    SignalObservations::from([(EvictionSignal::AllocatableMemoryAvailable, amount)])
 }
 
 #[cfg(test)]
@@ -57,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_have_left_what_their_working_set_leaves_of_their_limit() {
+    fn available_share_is_the_limit_minus_the_working_set() {
         let check = |memory_limit, working_set, left: Option<u64>| {
             let all = Usage { memory_limit, working_set, ..Usage::default() };
             let found = left_of_share(&all);

@@ -1,11 +1,10 @@
-//! What people are told of evictions, in upstream's words. Every sentence ends with a space there, and
-//! so it does here.
+//! Messages of evictions. The texts are upstream's, including the space at the end of every sentence.
 
 use objects::Quantity;
 
 use super::Reclaim;
 
-/// Why a pod is evicted: what the node lacked.
+/// The resource of the node that was low.
 pub(super) fn low(reclaim: &Reclaim) -> String {
     let Reclaim { resource, limit, available, .. } = reclaim;
     format!(
@@ -14,7 +13,7 @@ pub(super) fn low(reclaim: &Reclaim) -> String {
     )
 }
 
-/// A container that uses more than it asked for.
+/// A container that uses more than its request.
 pub(super) fn larger(container: &str, used: &Quantity, asked: &Quantity, resource: &str) -> String {
     format!(
         "Container {container} was using {used}, request is {asked}, has larger consumption of \

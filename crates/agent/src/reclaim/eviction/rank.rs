@@ -1,7 +1,7 @@
-//! Which pod goes: [`victim`], by upstream's order.
+//! Chooses the pod to evict: [`victim`], in upstream's order.
 //!
-//! First pods that use more than they asked for, then those of lower priority, then those that use the
-//! most beyond their requests. Critical pods stay.
+//! First come pods that use more than their requests, then those of lower priority, then those whose usage exceeds
+//! their requests the most. Critical pods are not evicted.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use super::{IMMEDIATE_GRACE, Reclaim, messages};
 use crate::admission::is_critical;
 use crate::spec::Pod;
 
-/// A pod that runs, and what it uses.
+/// A running pod and its usage.
 #[derive(Debug, Clone)]
 pub struct PodUsage<'a> {
     pub pod: &'a Pod,
-    /// `None` if that is not known: such a pod goes first, as its consumption is in nobody's hands.
+    /// `None` if it is unknown. Such a pod is evicted first.
     pub usage: Option<Usage>,
 }
 
@@ -36,7 +36,7 @@ pub struct Usage {
 pub struct ContainerUsage {
     pub name: String,
     pub memory: u64,
-    /// What it wrote into its own file system.
+    /// The size of its writable layer.
     pub writable: Disk,
     pub logs: Disk,
 }
@@ -47,18 +47,18 @@ pub struct Disk {
     pub inodes: u64,
 }
 
-/// A pod that is to go.
+/// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victim {
     pub pod_uid: String,
-    /// Of its status and its Event; the reason of both is `Evicted`.
+    /// The message of its status and its Event. The reason of both is `Evicted`.
     pub message: String,
-    /// Seconds it is given to end.
+    /// Grace period in seconds.
     pub grace_seconds: i64,
 }
 
-/// The pod to evict for `reclaim`, one at a time: what it frees is to be seen before another goes.
-/// `max_grace` is `evictionMaxPodGracePeriod`, and for soft limits only.
+/// Returns the pod to evict for `reclaim`. Pods are evicted one at a time, so that the effect is measured
+/// before the next. `max_grace` is `evictionMaxPodGracePeriod`, which applies to soft thresholds.
 #[must_use]
 pub fn victim(
     reclaim: &Reclaim,
@@ -81,7 +81,7 @@ pub fn victim(
     })
 }
 
-/// By what pods are compared.
+/// The resource by which pods are compared.
 #[derive(Debug, Clone, Copy)]
 enum Measure {
     Memory,
@@ -112,7 +112,7 @@ impl Measure {
         }
     }
 
-    /// Who has the least key goes first.
+    /// The pod with the least key is evicted first.
     fn key(self, of: &PodUsage<'_>) -> (bool, bool, i32, Reverse<i128>) {
         let known = of.usage.is_some();
         let (used, asked) = match self {
@@ -129,7 +129,7 @@ impl Measure {
                 (used, asked)
             }
         };
-        // Nobody asks for processes, so nobody has more of them than asked for.
+        // Processes cannot be requested, so no pod exceeds its request.
         let exceeds = !matches!(self, Measure::Processes) && used > asked;
         let priority = of.pod.spec.priority.unwrap_or(0);
         (known, !exceeds, priority, Reverse(i128::from(used) - i128::from(asked)))
@@ -167,7 +167,7 @@ fn message(reclaim: &Reclaim, of: &PodUsage<'_>) -> String {
         let bytes = match resource {
             MEMORY => used.memory,
             EPHEMERAL_STORAGE => used.writable.bytes.saturating_add(used.logs.bytes),
-            // Of inodes and processes nobody can ask for some.
+            // Inodes and processes cannot be requested.
             _ => continue,
         };
         let asked = container.resources.requests.get(resource).cloned();

@@ -1,7 +1,7 @@
-//! Pods that use more of the disk than they may: [`over_limit`], whatever the node has left.
+//! Pods that exceed their disk limits: [`over_limit`], whatever the node has available.
 //!
-//! In upstream's order: a volume over its `sizeLimit`, the pod over what its containers may use
-//! together, a container over its own limit.
+//! In upstream's order: a volume over its `sizeLimit`, the pod over the sum of its containers' limits, a container
+//! over its own limit.
 
 use objects::Quantity;
 use objects::resources::EPHEMERAL_STORAGE;
@@ -11,7 +11,7 @@ use super::{IMMEDIATE_GRACE, messages};
 use crate::admission::is_critical;
 use crate::spec::Pod;
 
-/// All of them.
+/// Returns all pods over a limit.
 #[must_use]
 pub fn over_limit(pods: &[PodUsage<'_>], image_disk: bool) -> Vec<Victim> {
     let candidates = pods.iter().filter(|of| !is_critical(of.pod));
@@ -26,7 +26,7 @@ pub fn over_limit(pods: &[PodUsage<'_>], image_disk: bool) -> Vec<Victim> {
     over.collect()
 }
 
-/// The first limit that a pod breaks, in words.
+/// Returns the message of the first limit that a pod exceeds.
 fn broken(pod: &Pod, usage: &Usage, image_disk: bool) -> Option<String> {
     empty_dirs(pod, usage)
         .or_else(|| whole(pod, usage))
@@ -45,7 +45,7 @@ fn empty_dirs(pod: &Pod, usage: &Usage) -> Option<String> {
     })
 }
 
-/// A container without a limit lives on that of the others, as upstream has it.
+/// A container without a limit may use that of the others, as upstream.
 fn whole(pod: &Pod, usage: &Usage) -> Option<String> {
     let limit = crate::limits(pod).remove(EPHEMERAL_STORAGE)?;
     let used = usage.disk(true, true, |disk: &Disk| disk.bytes);
@@ -56,7 +56,7 @@ fn containers(pod: &Pod, usage: &Usage, image_disk: bool) -> Option<String> {
     usage.containers.iter().find_map(|used| {
         let (_, container) = pod.container(&used.name)?;
         let limit = container.resources.limits.get(EPHEMERAL_STORAGE)?;
-        // What is on the disk of images is not the node's own.
+        // Data on the image file system does not count for the node's own disk.
         let writable = if image_disk { 0 } else { used.writable.bytes };
         let bytes = used.logs.bytes.saturating_add(writable);
         exceeds(bytes, limit).then(|| messages::container_storage(&container.name, limit))

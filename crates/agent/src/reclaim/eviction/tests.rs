@@ -1,4 +1,4 @@
-//! Tables, and the recorded evictions told again.
+//! Tables, and the recorded evictions.
 
 use serde_json::{Value, json};
 
@@ -24,17 +24,18 @@ fn eviction(fields: &Value) -> Eviction {
     Eviction::new(limits, Duration::from_secs(300), false)
 }
 
-fn amounts(of: &[(EvictionSignal, u64, u64)]) -> Amounts {
-    let amount = |&(signal, available, capacity)| (signal, Amount { available, capacity });
+fn amounts(of: &[(EvictionSignal, u64, u64)]) -> SignalObservations {
+    let amount =
+        |&(signal, available, capacity)| (signal, SignalObservation { available, capacity });
     of.iter().map(amount).collect()
 }
 
-fn memory(available: u64) -> Amounts {
+fn memory(available: u64) -> SignalObservations {
     amounts(&[(EvictionSignal::MemoryAvailable, available * MI, 1000 * MI)])
 }
 
 #[test]
-fn a_hard_limit_acts_at_once_and_pressure_stays_for_a_while() {
+fn a_hard_threshold_acts_at_once_and_its_pressure_lasts() {
     let mut eviction = eviction(&json!({"evictionHard": {"memory.available": "100Mi"}}));
     let calm = eviction.assess(&memory(100), 0);
     assert_eq!(calm, Assessment { pressure: Pressure::default(), reclaim: None });
@@ -58,7 +59,7 @@ fn a_soft_limit_acts_when_it_has_lasted() {
     let first = eviction.assess(&memory(150), 0);
     assert_eq!((first.pressure.memory, first.reclaim), (true, None));
     assert_eq!(eviction.assess(&memory(150), 29_999).reclaim, None);
-    // A moment of plenty starts the time again.
+    // One measurement above the threshold restarts the grace period.
     assert_eq!(eviction.assess(&memory(300), 30_000).reclaim, None);
     assert_eq!(eviction.assess(&memory(150), 31_000).reclaim, None);
     let lasted = eviction.assess(&memory(150), 61_000).reclaim.unwrap();
@@ -143,7 +144,7 @@ fn using(pod: &Pod, mib: u64) -> PodUsage<'_> {
 
 fn reclaim(signal: EvictionSignal) -> Reclaim {
     let mut eviction = Eviction::new(
-        vec![Limit {
+        vec![EvictionThreshold {
             signal,
             value: Threshold::Quantity(Quantity::parse("100Mi").unwrap()),
             grace: Duration::ZERO,
@@ -156,7 +157,7 @@ fn reclaim(signal: EvictionSignal) -> Reclaim {
 }
 
 #[test]
-fn who_uses_more_than_asked_goes_first_then_who_matters_less() {
+fn pods_over_their_requests_go_first_then_lower_priorities() {
     let modest = pod("modest", 0, "100Mi");
     let greedy = pod("greedy", 0, "10Mi");
     let greedier = pod("greedier", 0, "10Mi");
@@ -181,7 +182,7 @@ fn who_uses_more_than_asked_goes_first_then_who_matters_less() {
 }
 
 #[test]
-fn a_soft_eviction_leaves_time_and_a_hard_one_does_not() {
+fn only_soft_evictions_have_a_grace_period() {
     let pod = pod("p", 0, "1Mi");
     let pods = [using(&pod, 5)];
     let mut reclaim = reclaim(EvictionSignal::MemoryAvailable);
@@ -192,7 +193,7 @@ fn a_soft_eviction_leaves_time_and_a_hard_one_does_not() {
 }
 
 #[test]
-fn images_on_a_disk_of_their_own_are_not_the_nodes() {
+fn image_file_systems_do_not_count_for_the_node() {
     let (logs, layers) = (pod("logs", 0, "0"), pod("layers", 0, "0"));
     let mut writes_logs = using(&logs, 0);
     let usage = writes_logs.usage.as_mut().unwrap();
@@ -237,9 +238,9 @@ fn limits_of_containers_volumes_and_pods_are_kept() {
     check(&value("9Gi", "10Mi"), 2000, Some(all));
 }
 
-/// The recorded messages, from what they say themselves.
+/// The recorded messages are reproduced from the amounts that they contain.
 #[test]
-fn recorded_evictions_are_told_in_the_same_words() {
+fn recorded_evictions_have_the_same_messages() {
     let mut seen = 0;
     for life in lines("pods.jsonl.gz") {
         for event in life["events"].as_array().into_iter().flatten() {
@@ -253,7 +254,7 @@ fn recorded_evictions_are_told_in_the_same_words() {
             let container = ContainerUsage { name, memory: 7 * MI, ..ContainerUsage::default() };
             let told = if message.starts_with("The node was low") {
                 usage.containers.push(container);
-                let limit = Limit {
+                let limit = EvictionThreshold {
                     signal: EvictionSignal::MemoryAvailable,
                     value: Threshold::Quantity(Quantity::parse("23Gi").unwrap()),
                     grace: Duration::ZERO,

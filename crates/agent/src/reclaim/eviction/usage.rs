@@ -1,7 +1,7 @@
-//! What pods use: [`usages`] makes it of what the runtime and the disk say, [`collect`] asks them.
+//! Usage of pods: [`collect`] queries the runtime and the disk, [`usages`] combines the results.
 //!
-//! Asking costs, so it is done only when there is a decision to make. What is not known of a pod is not in
-//! it. How many files there are in volumes is not counted.
+//! The queries are expensive, so they are made only when a decision depends on them. Unknown values of a pod are
+//! absent. The inodes of volumes are not counted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,64 +11,64 @@ use cri::v1;
 use host::file_kind::disk_usage;
 
 use super::rank::{ContainerUsage, Disk, Usage};
-use crate::context::Hands;
+use crate::context::AgentContext;
 use crate::runtime::lower::annotations::{CONTAINER_NAME, POD_UID};
 use crate::runtime::lower::sandbox::log_directory_of;
 use crate::spec::Pod;
 
-/// What of the disk a pod uses, beside what its containers wrote into their own file systems.
+/// Disk usage of a pod without the writable layers of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct OnDisk {
+pub struct PodDiskUsage {
     /// By container.
     pub logs: BTreeMap<String, u64>,
     /// By volume.
     pub volumes: BTreeMap<String, u64>,
 }
 
-/// What is asked for.
+/// The queries to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
-    /// What the runtime says of containers.
+pub struct UsageQuery {
+    /// Statistics of containers from the runtime.
     pub runtime: bool,
     pub disk: bool,
     pub processes: bool,
 }
 
-/// The usage of each of these pods that something is known of, by uid.
+/// Returns the usage of each of these pods that is known, by UID.
 pub async fn collect(
-    hands: &Hands,
+    context: &AgentContext,
     pods: &[Arc<Pod>],
-    asked: Asked,
+    asked: UsageQuery,
 ) -> Result<BTreeMap<String, Usage>, cri::Error> {
     let containers = match asked.runtime {
-        true => hands.runtime.call(v1::ListContainerStatsRequest::default()).await?.stats,
+        true => context.runtime.call(v1::ListContainerStatsRequest::default()).await?.stats,
         false => Vec::new(),
     };
-    let sandboxes = if asked.processes { processes(&hands.runtime).await? } else { Vec::new() };
+    let sandboxes = if asked.processes { processes(&context.runtime).await? } else { Vec::new() };
     let mut on_disk = BTreeMap::new();
     if asked.disk {
-        let (volumes, facts, pods) = (hands.volumes.clone(), hands.facts(), pods.to_vec());
+        let (volumes, facts, pods) = (context.volumes.clone(), context.facts(), pods.to_vec());
         let measuring = tokio::task::spawn_blocking(move || {
             let of = |pod: &Arc<Pod>| {
                 let logs = log_directory_of(&facts, &pod.metadata);
                 let volumes = volumes.usage(pod).unwrap_or_default();
-                let on_disk = OnDisk { logs: logs_of(pod, Path::new(&logs)), volumes };
+                let on_disk = PodDiskUsage { logs: logs_of(pod, Path::new(&logs)), volumes };
                 (pod.metadata.uid.clone(), on_disk)
             };
             pods.iter().map(of).collect()
         });
-        // A look that failed found nothing.
+        // A measurement that failed has no result.
         on_disk = measuring.await.unwrap_or_default();
     }
     Ok(usages(&containers, &sandboxes, on_disk))
 }
 
-/// What the runtime says of sandboxes. If it cannot say it of all, as containerd 1.6 cannot once one has
-/// stopped, they are asked for one by one.
+/// Returns the runtime's statistics of sandboxes. If the list fails, as with containerd 1.6 once a
+/// sandbox has stopped, they are queried one by one.
 async fn processes(runtime: &cri::Client) -> Result<Vec<v1::PodSandboxStats>, cri::Error> {
     match runtime.call(v1::ListPodSandboxStatsRequest::default()).await {
         Ok(answer) => return Ok(answer.stats),
-        // Nobody is known to have more processes than another.
+        // The number of processes is unknown for all pods.
         Err(error) if error.is_unimplemented() => return Ok(Vec::new()),
         Err(_) => {}
     }
@@ -76,7 +76,7 @@ async fn processes(runtime: &cri::Client) -> Result<Vec<v1::PodSandboxStats>, cr
     for sandbox in runtime.call(v1::ListPodSandboxRequest::default()).await?.items {
         if sandbox.state() == v1::PodSandboxState::SandboxReady {
             let request = v1::PodSandboxStatsRequest { pod_sandbox_id: sandbox.id };
-            // One that has just ended has no processes.
+            // A sandbox that has just stopped has no processes.
             found.extend(runtime.call(request).await.ok().and_then(|answer| answer.stats));
         }
     }
@@ -91,12 +91,12 @@ fn logs_of(pod: &Pod, directory: &Path) -> BTreeMap<String, u64> {
     used.collect()
 }
 
-/// Puts together what belongs to each pod.
+/// Combines the results by pod.
 #[must_use]
 pub fn usages(
     containers: &[v1::ContainerStats],
     sandboxes: &[v1::PodSandboxStats],
-    on_disk: BTreeMap<String, OnDisk>,
+    on_disk: BTreeMap<String, PodDiskUsage>,
 ) -> BTreeMap<String, Usage> {
     let mut usages: BTreeMap<String, Usage> = BTreeMap::new();
     let number = |value: Option<v1::UInt64Value>| value.map_or(0, |value| value.value);
@@ -130,7 +130,7 @@ pub fn usages(
             usage.processes = usage.processes.saturating_add(count);
         }
     }
-    for (uid, OnDisk { logs, volumes }) in on_disk {
+    for (uid, PodDiskUsage { logs, volumes }) in on_disk {
         if logs.is_empty() && volumes.is_empty() {
             continue;
         }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_pod_is_put_together() {
+    fn usage_of_a_pod_is_combined_from_all_sources() {
         let sandbox = v1::PodSandboxStats {
             attributes: Some(v1::PodSandboxAttributes {
                 metadata: Some(v1::PodSandboxMetadata {
@@ -198,11 +198,11 @@ mod tests {
             }),
             ..Default::default()
         };
-        let on_disk = OnDisk {
+        let on_disk = PodDiskUsage {
             logs: BTreeMap::from([("a".to_owned(), 5)]),
             volumes: BTreeMap::from([("v".to_owned(), 9)]),
         };
-        let nothing = OnDisk::default();
+        let nothing = PodDiskUsage::default();
         let all = usages(
             &[stats("u", "a", 10, 100), stats("u", "b", 20, 200), stats("w", "a", 1, 2)],
             &[sandbox],

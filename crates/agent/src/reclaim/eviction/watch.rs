@@ -1,8 +1,6 @@
-//! Looks at the machine again and again: [`watch()`] tells the pressure the node is under and hands on what
-//! is to be reclaimed.
+//! Measures the machine periodically: [`watch()`] reports the pressure of the node and sends requests to reclaim.
 //!
-//! Reclaims nothing. While whoever does is busy with the last order there is no other one: what it frees
-//! is to be seen first.
+//! Reclaims nothing. While the receiver handles a request there is no other one, so that its effect is measured first.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,27 +8,27 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::{Amounts, Eviction, Millis, Reclaim, measure};
+use super::{Eviction, Millis, Reclaim, SignalObservations, measure};
 use crate::node::Pressure;
 
-/// Between two looks: upstream's figure.
+/// Interval between two measurements. Upstream's value.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Where to look.
+/// The directories to measure.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// Where pods are kept.
+    /// The directory of pods.
     pub root: PathBuf,
-    /// Where the runtime keeps images.
+    /// The image directory of the runtime.
     pub images: PathBuf,
 }
 
-/// Looks until nobody listens any more. `more` is what is known beside the machine's own amounts, such as
-/// what pods have left of their share. `orders` should have room for one.
+/// Measures until the receivers are gone. `more` returns amounts that are not of the machine, such as
+/// what is left of the pods' share. `orders` should have a capacity of one.
 pub async fn watch(
     mut eviction: Eviction,
     places: Places,
-    more: impl Fn() -> Amounts + Send,
+    more: impl Fn() -> SignalObservations + Send,
     pressure: watch::Sender<Pressure>,
     orders: mpsc::Sender<Reclaim>,
 ) {
@@ -60,15 +58,15 @@ mod tests {
     use objects::Quantity;
     use objects::kubelet_config::{EvictionSignal, Threshold};
 
-    use super::super::{Amount, Limit};
+    use super::super::{EvictionThreshold, SignalObservation};
     use super::*;
 
-    /// Long enough for a busy machine; nothing waits for it when all is well.
+    /// Long enough for a busy machine. A successful test does not wait for it.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_machine_without_enough_is_told_of_and_reclaimed_for() {
-        let limit = Limit {
+    async fn a_low_machine_reports_pressure_and_a_reclaim() {
+        let limit = EvictionThreshold {
             signal: EvictionSignal::AllocatableMemoryAvailable,
             value: Threshold::Quantity(Quantity::from_bytes(100)),
             grace: Duration::ZERO,
@@ -80,8 +78,8 @@ mod tests {
         let (tell, mut told) = watch::channel(Pressure::default());
         let (orders, mut ordered) = mpsc::channel(1);
         let more = || {
-            let amount = Amount { available: 99, capacity: 1000 };
-            Amounts::from([(EvictionSignal::AllocatableMemoryAvailable, amount)])
+            let amount = SignalObservation { available: 99, capacity: 1000 };
+            SignalObservations::from([(EvictionSignal::AllocatableMemoryAvailable, amount)])
         };
         let task = tokio::spawn(super::watch(eviction, places, more, tell, orders));
         let order = tokio::time::timeout(PATIENCE, ordered.recv()).await.unwrap().unwrap();

@@ -1,11 +1,11 @@
-//! What cgroups are given, compared with those of the recorded kubelet; and cgroups in a directory.
+//! Limits of cgroups compared with the recorded kubelet's, and cgroups in a directory.
 
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::runtime::lower::Placed;
+use crate::runtime::lower::ContainerAffinity;
 use crate::runtime::lower::tests::World;
 use crate::status::replay::{defaulted, lines};
 
@@ -15,7 +15,7 @@ fn pod(spec: Value) -> Pod {
     serde_json::from_value(object).unwrap()
 }
 
-/// The files of version 1 as the recording has them.
+/// Returns the files of cgroup v1 in the form of the recording.
 fn shown(limits: &Limits) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut put = |file: &str, value: Option<String>| {
@@ -35,7 +35,7 @@ fn shown(limits: &Limits) -> BTreeMap<String, String> {
     files
 }
 
-/// The pods of the recording of cgroups, by name. It does not say which containers were init ones.
+/// Returns the pods of the recording by name. It does not record which containers were init containers.
 fn recorded_pods(line: &Value) -> BTreeMap<String, Pod> {
     let of_one = |(name, of): (&String, &Value)| {
         let containers = of["containers"].as_array().unwrap().clone();
@@ -60,7 +60,7 @@ fn recorded_pods(line: &Value) -> BTreeMap<String, Pod> {
 }
 
 #[test]
-fn every_cgroup_is_given_what_the_kubelet_gave_it() {
+fn limits_of_every_cgroup_equal_the_kubelets() {
     let recorded = lines("node.jsonl.gz");
     let line = recorded.iter().find(|line| line["kind"] == "cgroups").unwrap();
     let world = World::new();
@@ -90,14 +90,17 @@ fn every_cgroup_is_given_what_the_kubelet_gave_it() {
 }
 
 #[test]
-fn cpus_of_its_own_take_the_quota_away_and_limits_of_nobody_do_too() {
+fn exclusive_cpus_and_missing_limits_remove_the_quota() {
     let mut world = World::new();
     let amounts = json!({"cpu": "1", "memory": "64Mi"});
     let pinned = pod(json!({"containers": [
         {"name": "c", "resources": {"limits": amounts, "requests": amounts}}]}));
     let time = |world: &World| of_pod(&world.input(&pinned), None).cpu_quota.unwrap().time;
     assert_eq!(time(&world), Bound::At(100_000));
-    world.placed.insert("c".to_owned(), Placed { exclusive: true, ..Placed::default() });
+    world.placed.insert(
+        "c".to_owned(),
+        ContainerAffinity { exclusive: true, ..ContainerAffinity::default() },
+    );
     assert_eq!(time(&world), Bound::Max);
     world.facts.cpu_quota_period = None;
     assert_eq!(of_pod(&world.input(&pinned), Some(7)).cpu_quota, None);
@@ -105,7 +108,7 @@ fn cpus_of_its_own_take_the_quota_away_and_limits_of_nobody_do_too() {
 }
 
 #[test]
-fn huge_pages_that_were_not_asked_for_are_none() {
+fn huge_pages_without_a_request_are_limited_to_zero() {
     let world = World::new();
     let amounts = json!({"cpu": "1", "memory": "64Mi", "hugepages-2Mi": "4Mi"});
     let pod = pod(json!({"containers": [
@@ -119,7 +122,7 @@ fn huge_pages_that_were_not_asked_for_are_none() {
 }
 
 #[test]
-fn requested_memory_is_kept_only_with_the_gate_and_version_2() {
+fn requested_memory_is_protected_only_with_gate_and_v2() {
     let mut world = World::new();
     let pod =
         pod(json!({"containers": [{"name": "c", "resources": {"requests": {"memory": "4Ki"}}}]}));
@@ -133,7 +136,7 @@ fn requested_memory_is_kept_only_with_the_gate_and_version_2() {
 }
 
 #[test]
-fn pods_are_found_by_their_cgroups_and_removed_whatever_their_class() {
+fn pods_are_found_and_removed_in_every_class() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("cgroup");
     for name in ["pod-a", "burstable/podb-1", "besteffort/podc-1/container", "other"] {

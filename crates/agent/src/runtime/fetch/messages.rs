@@ -1,17 +1,17 @@
-//! Connections, and what goes wrong with them in the words of Go's libraries, which people know from
-//! the Events of a kubelet.
+//! Connections and their error texts, which are those of Go's libraries, as users know them from a kubelet's
+//! Events.
 
 use std::error::Error as _;
 use std::io::{self, ErrorKind};
 
 use tokio::net::TcpStream;
 
-/// `host:port`, with brackets where the host has colons.
+/// Formats `host:port`, with brackets if the host contains colons.
 pub(crate) fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Connects; the error is such as `dial tcp 10.0.0.1:80: connect: connection refused`.
+/// Connects. An error is, for example, `dial tcp 10.0.0.1:80: connect: connection refused`.
 pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     let addresses = tokio::net::lookup_host((host, port)).await;
     let addresses: Vec<_> = addresses.map(Iterator::collect).unwrap_or_default();
@@ -25,7 +25,7 @@ pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     })
 }
 
-/// The text of Go for what the operating system says.
+/// Returns Go's text for an OS error.
 fn errno(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "connection refused".to_owned(),
@@ -42,8 +42,8 @@ fn errno(error: &io::Error) -> String {
     }
 }
 
-/// What broke a conversation in HTTP over a connection between these `ends`, in which an answer began with
-/// this line.
+/// Returns the error text for a broken HTTP exchange between these `ends`; `line` is the first line of the
+/// answer.
 pub(super) fn broken(error: &hyper::Error, ends: &str, line: &str) -> String {
     if error.is_incomplete_message() {
         return "EOF".to_owned();
@@ -65,7 +65,7 @@ pub(super) fn broken(error: &hyper::Error, ends: &str, line: &str) -> String {
     error.to_string()
 }
 
-/// What is wrong with the first line of an answer that is none.
+/// Returns the error of an invalid first line of an answer.
 fn malformed(line: &str) -> String {
     let Some((version, status)) = line.split_once(' ') else {
         return format!("malformed HTTP response {line:?}");
@@ -82,6 +82,6 @@ fn malformed(line: &str) -> String {
     if !(is_digit(numbers.next()) && is_digit(numbers.next()) && numbers.next().is_none()) {
         return format!("malformed HTTP version {version:?}");
     }
-    // The library is stricter than Go's somewhere below.
+    // `hyper` is stricter than Go for some lines.
     format!("malformed HTTP response {line:?}")
 }

@@ -1,4 +1,4 @@
-//! Against servers on this machine's own address.
+//! Tests with servers on this machine.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,10 +9,10 @@ use tokio::net::{TcpListener, TcpSocket};
 use super::*;
 use crate::spec::HttpHeader;
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Long enough for a busy machine; not waited for in a passing test.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A server that gives these answers, one for each connection, and then the last one again.
+/// A server that returns these answers, one for each connection, and then repeats the last one.
 pub(crate) struct Server {
     pub(crate) port: u16,
     requests: Arc<Mutex<Vec<String>>>,
@@ -36,7 +36,7 @@ impl Server {
                 let answer = &answers[number.min(answers.len() - 1)];
                 match &tls {
                     None => serve(stream, answer, &heard).await,
-                    // A client that speaks no TLS is none of the test's.
+                    // Ignore clients without TLS.
                     Some(tls) => match tls.accept(stream).await {
                         Ok(stream) => serve(stream, answer, &heard).await,
                         Err(_) => continue,
@@ -101,10 +101,10 @@ fn header(name: &str, value: &str) -> HttpHeader {
 const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
 
 #[tokio::test]
-async fn a_request_is_the_kubelets() {
+async fn request_equals_the_kubelets() {
     let server = Server::start(&[FINE]).await;
     let got = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap();
-    assert_eq!(got, Got { status: 200, body: b"fine".to_vec() });
+    assert_eq!(got, FetchResponse { status: 200, body: b"fine".to_vec() });
     let expected = format!(
         "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nUser-Agent: \
          kube-probe/1.37\r\nAccept: */*\r\n\r\n",
@@ -114,7 +114,7 @@ async fn a_request_is_the_kubelets() {
 }
 
 #[tokio::test]
-async fn headers_of_the_probe_take_the_place_of_the_usual_ones() {
+async fn headers_of_the_probe_replace_the_defaults() {
     let server = Server::start(&[FINE]).await;
     let asking = asking(server.port, |action| {
         action.http_headers = vec![
@@ -145,12 +145,12 @@ async fn redirects_are_followed_on_the_same_host_only() {
         "HTTP/1.1 301 Moved\r\nLocation: http://elsewhere.invalid/\r\nContent-Length: 3\r\n\r\nbye";
     let server = Server::start(&[elsewhere]).await;
     let got = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap();
-    assert_eq!(got, Got { status: 301, body: b"bye".to_vec() });
+    assert_eq!(got, FetchResponse { status: 301, body: b"bye".to_vec() });
     assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn redirects_in_a_circle_come_to_an_end() {
+async fn circular_redirects_end() {
     let again = "HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n";
     let server = Server::start(&[again]).await;
     let error = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap_err();
@@ -162,13 +162,13 @@ async fn redirects_in_a_circle_come_to_an_end() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_nowhere_is_an_answer() {
+async fn redirect_without_a_valid_location_is_an_answer() {
     let server = Server::start(&["HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"]).await;
     assert_eq!(get(&asking(server.port, |_| {}), PATIENCE).await.unwrap().status, 302);
 }
 
 #[tokio::test]
-async fn a_body_is_read_up_to_a_limit() {
+async fn body_is_read_up_to_a_limit() {
     let body = "x".repeat(BODY_LIMIT * 2);
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let server = Server::start(&[&answer]).await;
@@ -184,14 +184,14 @@ async fn certificates_are_not_verified() {
 }
 
 #[tokio::test]
-async fn tls_to_a_server_without_it_is_named() {
+async fn tls_to_a_plain_server_has_its_own_error() {
     let https = |action: &mut HttpGetAction| action.scheme = "HTTPS".to_owned();
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-        // Kept open until the client has read it.
+        // Keep the connection open until the client has read the answer.
         let _ = stream.read(&mut [0; 4096]).await;
         let _ = stream.read(&mut [0; 4096]).await;
     });
@@ -200,7 +200,7 @@ async fn tls_to_a_server_without_it_is_named() {
 }
 
 #[tokio::test]
-async fn servers_that_break_off_are_told_from_those_that_are_not_there() {
+async fn broken_and_refused_connections_have_different_errors() {
     let server = Server::start(&[""]).await;
     let error = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap_err();
     assert_eq!(error.to_string(), format!("Get \"http://127.0.0.1:{}/healthz\": EOF", server.port));
@@ -224,7 +224,7 @@ async fn servers_that_break_off_are_told_from_those_that_are_not_there() {
     assert_eq!(error.to_string(), expected);
 }
 
-/// A port that nobody listens at, nor can as long as this is kept.
+/// A port without a listener, reserved for the lifetime of this value.
 pub(crate) struct ClosedPort {
     pub(crate) port: u16,
     _bound: TcpSocket,
@@ -239,7 +239,7 @@ impl ClosedPort {
 }
 
 #[tokio::test]
-async fn time_that_is_up_is_told_as_go_tells_it() {
+async fn timeout_error_matches_go() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let error = get(&asking(port, |_| {}), Some(Duration::from_millis(20))).await.unwrap_err();
@@ -251,14 +251,14 @@ async fn time_that_is_up_is_told_as_go_tells_it() {
 }
 
 #[tokio::test]
-async fn headers_that_cannot_be_sent_are_named() {
+async fn invalid_headers_are_reported() {
     let odd = |action: &mut HttpGetAction| action.http_headers = vec![header("X", "a\nb")];
     let error = get(&asking(1, odd), PATIENCE).await.unwrap_err();
     assert_eq!(error.failure.to_string(), "net/http: invalid header field value for \"X\"");
 }
 
 #[test]
-fn ports_are_found_by_number_or_name() {
+fn ports_are_resolved_by_number_or_name() {
     let container: Container = serde_json::from_value(serde_json::json!({
         "ports": [{"name": "web", "containerPort": 8080}],
     }))
@@ -278,7 +278,7 @@ fn ports_are_found_by_number_or_name() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_before_it_is_asked_is_heard() {
+async fn answer_before_the_request_is_read() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (answered, was_answered) = tokio::sync::oneshot::channel();
@@ -287,12 +287,12 @@ async fn a_server_that_answers_before_it_is_asked_is_heard() {
         let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
         stream.write_all(answer).await.unwrap();
         answered.send(()).unwrap();
-        // Held open until the question has come, as a script does that reads it.
+        // Keep the connection open until the request arrives, like a script that reads it.
         let _ = stream.read(&mut [0; 1024]).await;
     });
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     was_answered.await.unwrap();
-    let ends = Ends::of(&stream);
+    let ends = Endpoints::of(&stream);
     let request = Request::builder().uri("/").body(Empty::new()).unwrap();
     let got = converse(stream, request, &ends).await.unwrap();
     assert_eq!(got.got.status, 204);

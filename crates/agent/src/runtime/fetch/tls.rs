@@ -1,7 +1,7 @@
-//! TLS to a container, whoever it says it is.
+//! TLS to a container without verification.
 //!
-//! A container's certificate is made for names its users know, not for the address of its pod, and the
-//! kubelet does not verify it either. Not for anything but probes and hooks.
+//! A container's certificate is made for public names, not for the address of its pod, and the kubelet does
+//! not verify it either. Use it only for probes and hooks.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -35,13 +35,13 @@ pub(super) async fn connect(
     })
 }
 
-/// An answer that begins as no record of TLS does.
+/// Returns true if an answer does not start like a TLS record.
 fn speaks_no_tls(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)))
 }
 
-/// One for all probes: it holds nothing of any of them.
+/// Returns the configuration, shared by all probes: it has no state of its own.
 fn configuration() -> Result<Arc<ClientConfig>, rustls::Error> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
@@ -53,7 +53,7 @@ fn configuration() -> Result<Arc<ClientConfig>, rustls::Error> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();
-    // Sessions would be kept for servers that are never spoken to twice.
+    // Sessions would be kept for servers that are never contacted again.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::clone(CONFIG.get_or_init(|| Arc::new(config))))
 }

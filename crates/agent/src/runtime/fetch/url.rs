@@ -1,6 +1,6 @@
-//! Addresses of probes and redirects: [`Url`], with only what those need.
+//! URLs of probes and redirects: [`Url`], with only the parts that these need.
 //!
-//! Paths come as people wrote them, and go out with what HTTP does not take escaped, as Go does it.
+//! Paths are given unescaped, and sent with invalid characters escaped as Go does.
 
 use std::fmt::{self, Write as _};
 
@@ -11,9 +11,9 @@ pub(crate) struct Url {
     https: bool,
     host: String,
     port: u16,
-    /// Whether the port stands in its text.
+    /// True if the text contains the port.
     port_written: bool,
-    /// Path and query, escaped; empty or from the slash on.
+    /// The escaped path and query; empty or starting with a slash.
     path: String,
 }
 
@@ -24,8 +24,8 @@ impl Url {
         Url { https, host: host.to_owned(), port, port_written: true, path }
     }
 
-    /// Where a `Location` of an answer from here leads to, and whether it was relative; `None` if it
-    /// cannot be read.
+    /// Resolves a `Location` header relative to this URL, and returns if it was relative; `None` if it is
+    /// invalid.
     pub(super) fn join(&self, location: &str) -> Option<(Url, bool)> {
         let at = |rest: &str, https: bool| -> Option<(Url, bool)> {
             let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -86,12 +86,12 @@ impl Url {
         self.https
     }
 
-    /// The same address without encryption.
+    /// Returns the same URL without TLS.
     pub(crate) fn without_tls(&self) -> Url {
         Url { https: false, ..self.clone() }
     }
 
-    /// What stands in the request's first line.
+    /// Returns the request target.
     pub(super) fn target(&self) -> &str {
         if self.path.is_empty() { "/" } else { &self.path }
     }
@@ -114,8 +114,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Path and query with everything escaped that cannot stand there. Escapes that are there stay; a
-/// fragment is not sent.
+/// Escapes the invalid characters of a path and query. Existing escapes stay; the fragment is removed.
 fn escaped(path: &str) -> String {
     let path = path.split('#').next().unwrap_or(path);
     let mut escaped = String::with_capacity(path.len());
@@ -136,7 +135,7 @@ fn escaped(path: &str) -> String {
     escaped
 }
 
-/// A path without `.` and `..`.
+/// Returns a path without `.` and `..`.
 fn without_dots(path: &str) -> String {
     let (path, query) = match path.find('?') {
         Some(mark) => path.split_at(mark),
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_go_out_as_go_writes_them() {
+    fn paths_are_escaped_as_in_go() {
         let check = |path: &str, text: &str| {
             assert_eq!(Url::new(false, "10.0.0.1", 80, path).to_string(), text);
         };
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn locations_are_taken_from_where_they_are_given() {
+    fn locations_are_resolved_relative_to_the_url() {
         let from = Url::new(false, "10.0.0.1", 8080, "/a/b?x");
         let check = |location: &str, text: Option<&str>| {
             let to = from.join(location).map(|(to, _)| to.to_string());

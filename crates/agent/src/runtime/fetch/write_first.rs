@@ -1,8 +1,8 @@
-//! A connection on which nothing is read before something was written: [`AskFirst`].
+//! A connection that reads nothing before the first write: [`WriteFirst`].
 //!
-//! Servers that are little more than a script answer whoever connects, and do not wait to be asked. To
-//! the library such an answer is noise on an idle connection; to upstream's it is the answer. How it began
-//! is kept, for texts about answers that are none.
+//! Simple servers, such as scripts, answer as soon as a client connects, without waiting for the request.
+//! `hyper` rejects such an answer as data on an idle connection; upstream's client accepts it. The beginning
+//! of the answer is kept for error texts about invalid answers.
 
 use std::io;
 use std::pin::Pin;
@@ -11,21 +11,21 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much of an answer is kept, in bytes: a line of a server that speaks another protocol.
+/// The number of bytes of an answer that are kept: one line of a server with another protocol.
 const KEPT: usize = 1024;
 
-/// How an answer began. Clones are of the same answer.
+/// The beginning of an answer. Clones share it.
 #[derive(Clone, Default)]
-pub(super) struct Heard(Arc<Mutex<Vec<u8>>>);
+pub(super) struct ReceivedBytes(Arc<Mutex<Vec<u8>>>);
 
-impl Heard {
+impl ReceivedBytes {
     fn add(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let room = KEPT.saturating_sub(kept.len());
         kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// The first line.
+    /// Returns the first line.
     pub(super) fn line(&self) -> String {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let line = kept.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -33,17 +33,17 @@ impl Heard {
     }
 }
 
-pub(super) struct AskFirst<S> {
+pub(super) struct WriteFirst<S> {
     stream: S,
     asked: bool,
-    /// Whoever wanted to read before that.
+    /// The waker of a read before the first write.
     reader: Option<Waker>,
-    heard: Heard,
+    heard: ReceivedBytes,
 }
 
-impl<S> AskFirst<S> {
-    pub(super) fn new(stream: S, heard: Heard) -> AskFirst<S> {
-        AskFirst { stream, asked: false, reader: None, heard }
+impl<S> WriteFirst<S> {
+    pub(super) fn new(stream: S, heard: ReceivedBytes) -> WriteFirst<S> {
+        WriteFirst { stream, asked: false, reader: None, heard }
     }
 
     fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -57,7 +57,7 @@ impl<S> AskFirst<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for AskFirst<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteFirst<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,7 +74,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for AskFirst<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for AskFirst<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteFirst<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

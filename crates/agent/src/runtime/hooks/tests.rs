@@ -1,4 +1,4 @@
-//! Against servers on this machine, and a runtime that gives one answer.
+//! Tests with servers on this machine, and with a runtime that returns one answer.
 
 use cri::Endpoint;
 use serde_json::json;
@@ -10,7 +10,7 @@ fn handler(value: serde_json::Value) -> Handler {
     serde_json::from_value(value).unwrap()
 }
 
-/// For hooks that do not need one.
+/// Returns a client for hooks that do not use the runtime.
 fn no_runtime() -> cri::Client {
     let family = std::env::consts::FAMILY;
     let text =
@@ -23,7 +23,7 @@ async fn run_here(value: serde_json::Value) -> Result<(), HookError> {
 }
 
 #[tokio::test]
-async fn any_answer_of_a_server_will_do() {
+async fn any_http_status_is_a_success() {
     let server = Server::start(&["HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"]).await;
     run_here(json!({"httpGet": {"path": "/", "port": server.port}})).await.unwrap();
     let closed = ClosedPort::new();
@@ -32,20 +32,20 @@ async fn any_answer_of_a_server_will_do() {
 }
 
 #[tokio::test]
-async fn a_port_without_a_number_is_named() {
+async fn unknown_port_name_is_in_the_error() {
     let error = run_here(json!({"httpGet": {"path": "/", "port": "web"}})).await.unwrap_err();
     assert_eq!(error.to_string(), "port \"web\" not found");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sleep_takes_its_time() {
+async fn sleep_lasts_as_long_as_given() {
     let start = tokio::time::Instant::now();
     run_here(json!({"sleep": {"seconds": 40}})).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 40);
 }
 
 #[tokio::test]
-async fn a_socket_is_nothing_a_hook_can_do() {
+async fn tcp_socket_is_not_a_valid_hook() {
     let check = async |value: serde_json::Value, socket: &str| {
         let error = run_here(value.clone()).await.unwrap_err();
         let said = told(&handler(value), "c", "p_n(u)", &error);
@@ -60,13 +60,13 @@ async fn a_socket_is_nothing_a_hook_can_do() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_not_there_fails_the_hook() {
+async fn missing_runtime_fails_the_hook() {
     let error = run_here(json!({"exec": {"command": ["sh", "-c", "true"]}})).await.unwrap_err();
     assert!(error.to_string().starts_with("rpc error: code = Unavailable desc = "), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_hook_that_failed_is_upstreams() {
+async fn failed_hook_is_reported_with_upstream_text() {
     let closed = ClosedPort::new();
     let get = json!({"httpGet": {"path": "/x", "port": closed.port}});
     let error = run_here(get.clone()).await.unwrap_err();

@@ -1,7 +1,7 @@
-//! Credentials of registries, from the secrets a pod names: [`matching`].
+//! Registry credentials from a pod's pull secrets: [`matching`].
 //!
-//! Both forms of such secrets are read, `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg`.
-//! What cannot be read is left out: the registry will say what it misses.
+//! Both formats are supported, `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg`. Invalid
+//! secrets are skipped: the registry reports missing credentials.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ struct Entry {
     auth: String,
 }
 
-/// What the secrets have for an image, the most specific first.
+/// Returns the credentials for an image, the most specific first.
 #[must_use]
 pub fn matching(image: &str, secrets: &[SecretData]) -> Vec<v1::AuthConfig> {
     let mut found: Vec<(usize, v1::AuthConfig)> = Vec::new();
@@ -71,11 +71,12 @@ impl Entry {
 fn without_scheme(registry: &str) -> &str {
     let bare = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://"));
     let bare = bare.unwrap_or(registry).trim_end_matches('/');
-    // The registry's API has its version in the path.
+    // The path of a registry's API contains its version.
     bare.strip_suffix("/v1").or_else(|| bare.strip_suffix("/v2")).unwrap_or(bare)
 }
 
-/// Whether credentials of a place (host, port, path; `*` stands for a part of the host) are for an image.
+/// Returns true if the credentials of a registry (host, port, path; `*` matches a part of the host) apply to
+/// an image.
 fn is_for(place: &str, image: &str) -> bool {
     let full = with_registry(image);
     let (host, path) = place.split_once('/').unwrap_or((place, ""));

@@ -1,7 +1,7 @@
-//! Names of images: [`with_tag`], a name with the tag that is meant if none is given.
+//! Names of images: [`with_tag`] adds the default tag to a name without one.
 //!
-//! A reference is `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`; the grammar is that of the registries' own
-//! library, whose words the errors are in.
+//! A reference is `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`. Grammar and error texts are those of the
+//! `distribution` library.
 
 use thiserror::Error;
 
@@ -26,21 +26,21 @@ pub enum NameError {
 
 const LONGEST_PATH: usize = 255;
 const LONGEST_TAG: usize = 128;
-/// So many hexadecimal digits are the id of an image, and not its name.
+/// The number of hexadecimal digits of an image ID, which is not a name.
 const IDENTIFIER: usize = 64;
 
-/// Where images are that name no registry, and where there those are that name no owner.
+/// The registry of images without one, and there the owner of images without one.
 const DEFAULT_REGISTRY: &str = "docker.io";
 const DEFAULT_OWNER: &str = "library";
 
-/// The name as the runtime is asked for it.
+/// Returns the name to send to the runtime.
 pub fn with_tag(name: &str) -> Result<String, NameError> {
     let bad = || NameError::Format(name.to_owned());
     if name.len() == IDENTIFIER && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(NameError::Identifier(name.to_owned()));
     }
     let remote = remote(name);
-    // Asked before anything else, so also of names that are wrong in other ways.
+    // Checked first, so this also applies to names that are invalid in other ways.
     if remote.chars().any(char::is_uppercase) {
         return Err(NameError::UpperCase { name: name.to_owned(), path: remote });
     }
@@ -51,7 +51,7 @@ pub fn with_tag(name: &str) -> Result<String, NameError> {
     if digest.is_some_and(|digest| !is_digest(digest)) {
         return Err(bad());
     }
-    // A colon after the last slash begins a tag; one before it a port.
+    // A colon after the last slash starts a tag; a colon before it starts a port.
     let after_slash = rest.rfind('/').map_or(0, |at| at + 1);
     let (path, tag) = match rest[after_slash..].rfind(':') {
         Some(at) => (&rest[..after_slash + at], Some(&rest[after_slash + at + 1..])),
@@ -67,7 +67,7 @@ pub fn with_tag(name: &str) -> Result<String, NameError> {
     }
 }
 
-/// The name in its registry, without a tag, as it is written out in full.
+/// Returns the full name in its registry, without a tag.
 fn remote(name: &str) -> String {
     let names_registry = |first: &str| {
         first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
@@ -101,7 +101,7 @@ fn check_path(name: &str, path: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Whether the first of several components is a registry and not a part of the path.
+/// Returns true if the first of several components is a registry and not a part of the path.
 fn is_host(component: &str) -> bool {
     let (host, port) = match component.rsplit_once(':') {
         Some((host, port)) if !component.ends_with(']') => (host, Some(port)),
@@ -124,7 +124,7 @@ fn is_host(component: &str) -> bool {
     looks_like_one && port.is_none_or(is_port) && (is_v6 || host.split('.').all(label))
 }
 
-/// Lower-case letters and digits, separated by a dot, one or two underscores, or dashes.
+/// Returns true for lower-case letters and digits, separated by a dot, one or two underscores, or dashes.
 fn is_component(component: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = component.as_bytes();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_get_the_tag_that_is_meant() {
+    fn names_get_the_default_tag() {
         let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
         let table = [
             ("busybox", "busybox:latest"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_are_refused_in_upstreams_words() {
+    fn invalid_names_are_rejected_with_upstream_text() {
         let upper = with_tag("UPPER/Case:1").unwrap_err();
         let text = "couldn't parse image name \"UPPER/Case:1\": invalid reference format: repository \
                     name (Case) must be lowercase";

@@ -1,4 +1,4 @@
-//! One line of a log in the CRI's format: [`Line`]. Text to value; reads no file.
+//! One line of a log in the CRI format: [`Line`]. Parses text; reads no file.
 //!
 //! ```text
 //! 2016-10-06T00:17:09.669794202Z stdout P the beginning of a line that was too long
@@ -8,27 +8,27 @@
 use objects::timestamp::Timestamp;
 use thiserror::Error;
 
-/// Where a container wrote it.
+/// The stream that a line was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
     Stderr,
 }
 
-/// A line that was read.
+/// A parsed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
     pub time: Timestamp,
-    /// The time as it is written.
+    /// The time in its original format.
     time_text: &'a str,
     pub stream: Stream,
-    /// The line goes on in the next one.
+    /// True if the next line continues this one.
     pub partial: bool,
-    /// What the container wrote, without an end of line.
+    /// The container's output, without a newline.
     pub text: &'a [u8],
 }
 
-/// A line that no runtime writes.
+/// An error in the format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParseLineError {
     #[error("the time is missing or not RFC 3339")]
@@ -40,7 +40,7 @@ pub enum ParseLineError {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line, given without its end.
+    /// Parses a line without its newline.
     pub fn parse(line: &'a [u8]) -> Result<Line<'a>, ParseLineError> {
         let (time, rest) = word(line).ok_or(ParseLineError::Time)?;
         let time_text = std::str::from_utf8(time).map_err(|_| ParseLineError::Time)?;
@@ -57,7 +57,7 @@ impl<'a> Line<'a> {
         Ok(Line { time, time_text, stream, partial, text })
     }
 
-    /// The time with all nine digits, as `--timestamps` shows it.
+    /// Formats the time with nine fractional digits, as for `--timestamps`.
     #[must_use]
     pub fn shown_time(&self) -> String {
         let (seconds, rest) = self.time_text.split_at_checked(19).unwrap_or((self.time_text, ""));
@@ -66,7 +66,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Up to the next blank, and what follows it.
+/// Splits at the next blank.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = text.iter().position(|byte| *byte == b' ')?;
     Some((&text[..end], &text[end + 1..]))
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_with_their_time_stream_and_whether_they_go_on() {
+    fn lines_are_parsed_with_time_stream_and_partial_tag() {
         for (text, stream, partial, content, time) in [
             (
                 "2016-10-06T00:17:09.6697942Z stdout F a b ",
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_too_odd_to_be_read_or_refused() {
+    fn parsing_never_panics_on_mutated_lines() {
         let good = b"2016-10-06T00:17:09.6697942+02:00 stdout P:x \xc3\xbc b";
         for length in 0..good.len() {
             for byte in 0..=255 {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_runtime_writes_is_refused() {
+    fn invalid_lines_are_rejected() {
         for (text, error) in [
             (&b""[..], ParseLineError::Time),
             (b"yesterday stdout F x", ParseLineError::Time),

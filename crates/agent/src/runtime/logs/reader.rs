@@ -1,9 +1,8 @@
-//! A log as somebody wants to see it: [`Reader`] over a file, and [`follow`] for what is still to come.
+//! Reading of logs: [`Reader`] reads a file, and [`follow`] waits for more.
 //!
-//! While a log is followed, the runtime may be told to begin a new file under the old name. The reader
-//! holds on to the file it has, and once another one has the name, reads the old one to its end and
-//! goes on with the new one: the runtime writes to a file only while it has the name, or until it was
-//! told.
+//! While a log is followed, the runtime can be asked to start a new file under the same name. The reader
+//! keeps the old file open. Once another file has the name, it reads the old one to its end and continues
+//! with the new one: the runtime writes to a file only while it has the name, or until it reopens its log.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -19,32 +18,32 @@ use tokio::time::Instant;
 
 use super::line::Line;
 
-/// How much is read at a time.
+/// The number of bytes per read.
 const BLOCK: usize = 64 * 1024;
 
-/// How often a log that is followed is looked at. Looking costs a system call, so that it may be often
-/// enough for a person.
+/// The period of checking a followed log. A check costs one system call, so it can be frequent enough for a
+/// person.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How often the runtime is asked whether the container still runs.
+/// The period of checking that the container still runs.
 const STATE_PERIOD: Duration = Duration::from_secs(1);
 
-/// What of a log is wanted.
+/// The selected part of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Also what is still to come.
+    /// Continue with new lines.
     pub follow: bool,
-    /// Only so many lines from the end of what is there.
+    /// Start with this number of lines from the end.
     pub tail: Option<u64>,
-    /// Only what is not older.
+    /// Omit older lines.
     pub since: Option<Timestamp>,
-    /// Each line begins with its time.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Not more bytes than these.
+    /// The largest number of bytes.
     pub limit: Option<u64>,
 }
 
-/// Why a log cannot be read.
+/// The error of opening a log.
 #[derive(Debug, Error)]
 #[error("failed to open log file {path:?}: {source}")]
 pub struct LogError {
@@ -52,14 +51,14 @@ pub struct LogError {
     pub source: io::Error,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// There may be more at once.
+    /// More may be available immediately.
     More,
-    /// Everything that is there has been read.
+    /// The end of the file was reached.
     End,
-    /// As much as was wanted has been read.
+    /// The limit was reached.
     Enough,
 }
 
@@ -70,16 +69,16 @@ pub struct Reader {
     file: File,
     identity: Identity,
     options: Options,
-    /// The beginning of a line whose end has not been read.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
-    /// How much may still be told.
+    /// The number of bytes until the limit.
     left: u64,
-    /// The last line told was a whole one.
+    /// True if the last line was complete.
     fresh: bool,
 }
 
 impl Reader {
-    /// Opens a log, at its tail if that is wanted.
+    /// Opens a log, at its tail if requested.
     pub fn open(path: &Path, options: Options) -> Result<Reader, LogError> {
         let failed = |source| LogError { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
@@ -93,7 +92,7 @@ impl Reader {
         Ok(Reader { path, file, identity, options, rest, left, fresh: true })
     }
 
-    /// Reads a block and writes what is wanted of it to `out`.
+    /// Reads a block and appends the selected lines to `out`.
     pub fn step(&mut self, out: &mut Vec<u8>) -> io::Result<Step> {
         if self.left == 0 {
             return Ok(Step::Enough);
@@ -102,7 +101,7 @@ impl Reader {
         let read = self.file.by_ref().take(BLOCK as u64).read_to_end(&mut self.rest)?;
         let block = std::mem::take(&mut self.rest);
         let mut start = 0;
-        // What was there before has no end of line in it.
+        // The previous rest contains no newline.
         while let Some(end) = newline(&block, start.max(before)) {
             self.tell(&block[start..end], out);
             start = end + 1;
@@ -115,7 +114,7 @@ impl Reader {
         })
     }
 
-    /// Takes what is left for a line, as nothing will follow.
+    /// Outputs the rest as a line, because the file is complete.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty() {
@@ -123,12 +122,12 @@ impl Reader {
         }
     }
 
-    /// Goes on with the file that has the name now. False if that is the one that is being read, or
-    /// if there is none.
+    /// Continues with the file that has the name now. Returns false if that is the current one, or if none
+    /// exists.
     pub fn reopen(&mut self) -> io::Result<bool> {
         let file = match File::open(&self.path) {
             Ok(file) => file,
-            // It was moved, and the next one is yet to come.
+            // It was renamed, and the next one does not exist yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -141,7 +140,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Whether another file has the name.
+    /// Returns true if another file has the name.
     pub fn is_replaced(&self) -> io::Result<bool> {
         match File::open(&self.path) {
             Ok(file) => Ok(identity(&file)? != self.identity),
@@ -151,7 +150,7 @@ impl Reader {
     }
 
     fn tell(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        // What the runtime did not write is no log.
+        // Skip lines that are not in the runtime's format.
         let Ok(line) = Line::parse(line) else { return };
         if self.options.since.is_some_and(|since| line.time < since) {
             return;
@@ -179,7 +178,7 @@ fn newline(bytes: &[u8], from: usize) -> Option<usize> {
     bytes.get(from..)?.iter().position(|byte| *byte == b'\n').map(|at| from + at)
 }
 
-/// Where the last `lines` whole lines of a file begin.
+/// Returns the position of the last `lines` complete lines of a file.
 fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;
     if lines == 0 {
@@ -193,7 +192,7 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
         file.seek(SeekFrom::Start(end - size))?;
         file.read_exact(part)?;
         for (at, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-            // The end of the last line is the first that is met.
+            // The first newline found ends the last line.
             found += 1;
             if found > lines {
                 return Ok(end - size + at as u64 + 1);
@@ -204,8 +203,8 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Reads a log and sends what is wanted of it, until its end, until enough, or until nobody wants it.
-/// `runs` says whether the container still does; while it does, a log that is followed has no end.
+/// Reads a log and sends the selected lines, until its end, its limit, or until the receiver is dropped. A
+/// followed log has no end while `runs` returns true.
 pub async fn follow<F>(
     mut reader: Reader,
     runs: impl Fn() -> F + Send,
@@ -215,7 +214,7 @@ where
     F: Future<Output = bool> + Send,
 {
     let mut asked = Instant::now();
-    // What is written before the container is known to have ended is still read.
+    // Lines written before the exit of the container was noticed are still read.
     let mut ended = !reader.options.follow;
     loop {
         let (back, told, step) = blocking(reader, Reader::step).await?;
@@ -231,7 +230,7 @@ where
         let (back, _, replaced) = blocking(reader, |reader, _| reader.is_replaced()).await?;
         reader = back;
         if replaced && reader.options.follow {
-            // Between the last look and the new file something may have been written to the old one.
+            // The runtime may have written to the old file since the last read.
             let (back, told, reopened) = blocking(reader, |reader, out| {
                 while reader.step(out)? == Step::More {}
                 reader.finish(out);
@@ -250,7 +249,7 @@ where
             let mut last = Vec::new();
             reader.finish(&mut last);
             if !last.is_empty() {
-                // Whether it is wanted makes no difference any more.
+                // A dropped receiver makes no difference at the end.
                 let _ = out.send(last.into()).await;
             }
             return Ok(());
@@ -267,7 +266,7 @@ where
     }
 }
 
-/// Does something with a reader where waiting for a disk holds up nobody.
+/// Runs blocking reads on the blocking thread pool.
 async fn blocking<T: Send + 'static>(
     mut reader: Reader,
     work: impl FnOnce(&mut Reader, &mut Vec<u8>) -> io::Result<T> + Send + 'static,

@@ -1,14 +1,14 @@
-//! Keeps logs from growing without end: [`Policy`], as the kubelet's `containerLogMaxSize` and
-//! `containerLogMaxFiles` say, with its names of files.
+//! Rotation of logs: [`Policy`], with the kubelet's `containerLogMaxSize` and `containerLogMaxFiles` and its
+//! names of files.
 //!
 //! ```text
-//! 0.log                         what the runtime writes to
-//! 0.log.20060102-150405         what it wrote before
-//! 0.log.20060101-150405.gz      and before that
+//! 0.log                         the current file
+//! 0.log.20060102-150405         the previous file
+//! 0.log.20060101-150405.gz      older files
 //! ```
 //!
-//! The newest of the old files is not compressed yet, as somebody may still be reading it. When to look
-//! is the caller's business.
+//! The newest of the old files is not compressed yet, because a reader may still have it open. The caller
+//! schedules the checks.
 
 use std::fs::{self, File};
 use std::future::Future;
@@ -20,39 +20,39 @@ use flate2::write::GzEncoder;
 use objects::timestamp::Timestamp;
 use thiserror::Error;
 
-/// How large and how many.
+/// The limits of size and number of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// In bytes.
     pub max_size: u64,
-    /// With the one that is being written.
+    /// Includes the current file.
     pub max_files: usize,
 }
 
 impl Default for Policy {
     fn default() -> Policy {
-        // The kubelet's.
+        // The kubelet's defaults.
         Policy { max_size: 10 << 20, max_files: 5 }
     }
 }
 
-/// What was done about a log.
+/// The result of checking a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It is not too large.
     Kept,
-    /// There was none, and the runtime was told to make one.
+    /// It was missing, and the runtime was asked to create one.
     Made,
-    /// The name it has now.
+    /// The new name of the old file.
     Rotated(PathBuf),
 }
 
-/// Why a log was not rotated. The runtime writes to it as before.
+/// The error of a rotation. The runtime continues to write to the log.
 #[derive(Debug, Error)]
 pub enum RotateError<E: std::error::Error + 'static> {
     #[error("cannot {what} {path:?}: {source}")]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("the runtime did not begin a new log in place of {path:?}: {source}")]
+    #[error("the runtime failed to reopen log {path:?}: {source}")]
     Reopen { path: PathBuf, source: E },
 }
 
@@ -76,8 +76,7 @@ const TEMPORARY: &str = ".tmp";
 const COMPRESSED: &str = ".gz";
 
 impl Policy {
-    /// Looks at one log of a container that runs. `reopen` tells the runtime to begin a new file under
-    /// the name.
+    /// Checks one log of a running container. `reopen` asks the runtime to start a new file under the name.
     pub async fn tend<E, F>(
         self,
         log: &Path,
@@ -91,7 +90,7 @@ impl Policy {
         let refused = |source| RotateError::Reopen { path: log.to_owned(), source };
         let size = match fs::metadata(log) {
             Ok(metadata) => metadata.len(),
-            // A rotation that broke off half-way, or somebody who removed it.
+            // A rotation was interrupted, or the file was deleted.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 reopen().await.map_err(refused)?;
                 return Ok(Outcome::Made);
@@ -107,7 +106,7 @@ impl Policy {
         let rotated = with_suffix(log, &format!(".{}", stamp(now)));
         fs::rename(log, &rotated).map_err(failed("rename", log))?;
         if let Err(error) = reopen().await {
-            // The runtime still writes to it, wherever it is: under its own name it is found.
+            // The runtime still writes to this file, so restore its name.
             fs::rename(&rotated, log).map_err(failed("rename back", &rotated))?;
             return Err(refused(error));
         }
@@ -115,7 +114,7 @@ impl Policy {
     }
 }
 
-/// `20060102-150405`, in UTC, so that names sort by time whatever clocks are set to.
+/// Returns `20060102-150405`, in UTC, so that names sort by time in every time zone.
 fn stamp(now: Timestamp) -> String {
     let text = now.to_seconds_text();
     text.trim_end_matches('Z').replace(['-', ':'], "").replace('T', "-")
@@ -127,8 +126,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Removes what broke off and what is too old, so that `keep` old files are left, and compresses
-/// those.
+/// Removes temporary and old files, so that `keep` old files are left, and compresses these.
 fn tidy(log: &Path, keep: usize) -> Result<(), Failed> {
     let mut old = Vec::new();
     for path in rotated(log)? {
@@ -152,7 +150,7 @@ fn tidy(log: &Path, keep: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What was rotated of a log, the oldest first.
+/// Returns the rotated files of a log, the oldest first.
 fn rotated(log: &Path) -> Result<Vec<PathBuf>, Failed> {
     let directory = log.parent().unwrap_or(Path::new("."));
     let prefix = format!("{}.", log.file_name().unwrap_or_default().to_string_lossy());
@@ -171,7 +169,7 @@ fn remove(path: &Path) -> Result<(), Failed> {
     fs::remove_file(path).map_err(failed("remove", path))
 }
 
-/// A crash leaves a temporary file, or both, and [`tidy`] knows what to do with either.
+/// Compresses a file. A crash leaves a temporary file or both files; [`tidy`] handles either.
 fn compress(path: &Path) -> Result<(), Failed> {
     let temporary = with_suffix(path, TEMPORARY);
     let write = || {
@@ -192,7 +190,7 @@ mod tests {
     use flate2::read::GzDecoder;
     use std::io::Read as _;
 
-    /// A runtime that does as it is told, or not.
+    /// Runs a rotation with a runtime that reopens the log or fails.
     async fn tend(
         policy: Policy,
         log: &Path,
@@ -219,14 +217,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_that_is_too_large_gets_another_name_and_old_ones_go() {
+    async fn large_log_is_rotated_and_old_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         let policy = Policy { max_size: 4, max_files: 4 };
         assert_eq!(tend(policy, &log, 0, true).await, Ok(Outcome::Made));
         fs::write(&log, "abc").unwrap();
         assert_eq!(tend(policy, &log, 0, true).await, Ok(Outcome::Kept));
-        // What others left half-done, and the log of another container.
+        // Files of interrupted rotations, and the log of another container.
         for name in
             ["0.log.20060101-000000.tmp", "0.log.20060101-000001", "0.log.20060101-000001.gz"]
         {
@@ -257,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_that_the_runtime_does_not_let_go_keeps_its_name() {
+    async fn log_keeps_its_name_if_the_runtime_fails_to_reopen() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         fs::write(&log, "0123456789").unwrap();

@@ -1,6 +1,6 @@
-//! Labels and annotations by which sandboxes and containers are known in the runtime.
+//! Labels and annotations that identify sandboxes and containers in the runtime.
 //!
-//! Other tools read them, so names and the JSON of values are upstream's to the letter.
+//! Other tools read them, so names and the JSON of values equal upstream's exactly.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ pub const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
 pub const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-/// That it is a process of the host, for runtimes that know no field for it.
+/// Marks a host process, for runtimes without a field for it.
 pub const HOST_PROCESS: &str = "microsoft.com/hostprocess-container";
 
-/// The pod's labels and who it is.
+/// Returns the pod's labels and identity.
 #[must_use]
 pub fn labels_of_pod(pod: &Pod) -> Labels {
     let mut labels = pod.metadata.labels.clone();
@@ -44,7 +44,7 @@ fn identity(pod: &Pod) -> [(String, String); 3] {
     ]
 }
 
-/// The pod's annotations, and where it came from.
+/// Returns the pod's annotations and source.
 #[must_use]
 pub fn of_pod(input: &PodInput<'_>) -> Labels {
     let mut annotations = input.pod.metadata.annotations.clone();
@@ -57,7 +57,7 @@ pub fn of_pod(input: &PodInput<'_>) -> Labels {
     annotations
 }
 
-/// A container's labels: only who it is.
+/// Returns a container's labels: only its identity.
 #[must_use]
 pub fn labels_of_container(pod: &Pod, container: &str) -> Labels {
     let mut labels = BTreeMap::from(identity(pod));
@@ -65,7 +65,7 @@ pub fn labels_of_container(pod: &Pod, container: &str) -> Labels {
     labels
 }
 
-/// What has to be known of a container even when its pod is gone.
+/// Returns the properties of a container that are needed after its pod was deleted.
 #[must_use]
 pub fn of_container(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Labels {
     let (pod, container) = (input.pod, of.container);
@@ -98,14 +98,14 @@ pub fn of_container(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Labels {
     annotations
 }
 
-/// Returns JSON as Go writes it, with the characters escaped that have a meaning in HTML.
+/// Serializes JSON as Go does, with HTML characters escaped.
 pub(super) fn json<T: Serialize>(value: &T) -> Option<String> {
     let text = serde_json::to_string(value).ok()?;
     let escaped = text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     Some(escaped.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029"))
 }
 
-/// A hook in the order of upstream's fields, without those that are empty.
+/// A hook with upstream's order of fields, without empty ones.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct HandlerText<'a> {

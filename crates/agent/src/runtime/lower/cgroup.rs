@@ -1,38 +1,37 @@
-//! Names of cgroups: [`parent`], below which a pod's containers are, [`of_class`] and [`of_all_pods`]
-//! above it.
+//! Names of cgroups: [`parent`] of a pod's containers, and [`of_class`] and [`of_all_pods`] above it.
 //!
-//! Only names; cgroups are made and removed through `host`.
+//! Only names; `host` creates and removes cgroups.
 
 use objects::QosClass;
 
 use super::input::{CgroupDriver, Cgroups};
 
-/// Below which all pods are.
+/// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
-/// How the name of a pod's begins.
+/// The prefix of a pod's cgroup.
 const POD: &str = "pod";
 
-/// The cgroup of a pod as the runtime is told.
+/// Returns the cgroup of a pod in the form that runtimes expect.
 #[must_use]
 pub fn parent(cgroups: &Cgroups, class: QosClass, uid: &str) -> String {
     let pod = format!("{POD}{uid}");
     path(cgroups, level_of(class).into_iter().chain([pod.as_str()]))
 }
 
-/// The cgroup of all pods of a class. Guaranteed ones have none of their own.
+/// Returns the cgroup of all pods of a class. Guaranteed pods have none of their own.
 #[must_use]
 pub fn of_class(cgroups: &Cgroups, class: QosClass) -> String {
     path(cgroups, level_of(class))
 }
 
-/// The cgroup of all pods.
+/// Returns the cgroup of all pods.
 #[must_use]
 pub fn of_all_pods(cgroups: &Cgroups) -> String {
     path(cgroups, [])
 }
 
-/// The UID of the pod whose cgroup has this last name. systemd does not tell dashes from underscores;
-/// UIDs have dashes.
+/// Returns the UID of the pod with this cgroup name. systemd replaces dashes by underscores; UIDs have
+/// dashes.
 #[must_use]
 pub fn uid(driver: CgroupDriver, name: &str) -> Option<String> {
     let uid = match driver {
@@ -53,8 +52,8 @@ fn level_of(class: QosClass) -> Option<&'static str> {
     }
 }
 
-/// With systemd every level is a slice named after all levels above it, and dashes in a name would
-/// be levels, so they become underscores.
+/// Returns the path of a cgroup. With systemd, every level is a slice named after all levels above it. Dashes
+/// in a name would be levels, so they become underscores.
 fn path<'a>(cgroups: &'a Cgroups, below: impl IntoIterator<Item = &'a str>) -> String {
     let root = cgroups.root.split('/').filter(|part| !part.is_empty());
     let levels = root.chain([ALL_PODS]).chain(below);

@@ -1,7 +1,6 @@
-//! One container: [`container`], everything the runtime is told to make it.
+//! The configuration of one container: [`container`].
 //!
-//! Also whether it may run as who it would run as. As upstream: only after everything that it refers to
-//! has been found.
+//! Also checks `runAsNonRoot`. As upstream, this is done after all references are resolved.
 
 use cri::v1;
 use objects::pod::OsName;
@@ -11,7 +10,7 @@ use super::input::{ContainerInput, PodInput};
 use super::{LowerError, annotations, env, expansion, mounts, path, resources, security};
 use crate::spec::{Container, QosResourceRequest};
 
-/// The configuration of a container.
+/// Returns the configuration of a container.
 pub fn container(
     input: &PodInput<'_>,
     of: &ContainerInput<'_>,
@@ -63,7 +62,7 @@ pub fn container(
     Ok(config)
 }
 
-/// Where a container's log is, below the pod's directory.
+/// Returns the path of a container's log, relative to the pod's directory.
 #[must_use]
 pub fn log_path(os: OsName, container: &str, attempt: u32) -> String {
     path::join(os, &[container, &format!("{attempt}.log")])
@@ -94,7 +93,7 @@ fn windows(input: &PodInput<'_>, of: &ContainerInput<'_>) -> v1::WindowsContaine
     v1::WindowsContainerConfig { resources: Some(resources), security_context: Some(security) }
 }
 
-/// Files of the host belong to the same users inside a user namespace as outside.
+/// Maps IDs, so that the host's files have the same owners inside a user namespace as outside.
 fn map_ids(mounts: &mut [v1::Mount], linux: &v1::LinuxContainerConfig) {
     let namespace = linux
         .security_context

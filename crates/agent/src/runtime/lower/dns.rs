@@ -1,40 +1,40 @@
-//! How a pod resolves names: [`config`].
+//! The DNS configuration of a pod: [`config`].
 //!
-//! From the pod's policy, the cluster's DNS and the text of the host's `resolv.conf`, cut down to
-//! what resolvers can take. What had to be cut or replaced comes back as [`DnsNotice`]s; telling
-//! people is the caller's.
+//! Computed from the pod's policy, the cluster's DNS and the text of the host's `resolv.conf`, and truncated
+//! to the limits of resolvers. Truncations and replacements are returned as [`DnsNotice`]s; the caller
+//! reports them.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use cri::v1;
 
-use super::input::NodeFacts;
+use super::input::NodeEnvironment;
 use crate::spec::{DnsConfig, DnsPolicy, Pod};
 
-/// The most servers a resolver asks.
+/// The largest number of servers of a resolver.
 const MAX_SERVERS: usize = 3;
-/// The most domains of a search line, and its longest.
+/// The largest number of search domains, and the longest search line.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_LINE: usize = 2048;
 /// The longest domain: older resolvers abort on longer ones.
 const MAX_DOMAIN: usize = 253;
-/// What pods of the cluster's DNS get, so that `name.namespace.svc` is searched first.
+/// The options for the cluster's DNS, so that `name.namespace.svc` is searched first.
 const CLUSTER_OPTIONS: &[&str] = &["ndots:5"];
 
-/// Something about a pod's DNS that its owner should know.
+/// A notice about a pod's DNS for its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DnsNotice {
-    /// The cluster's DNS is wanted and there is none; the host's is used. Names the pod.
+    /// The cluster's DNS is requested but not configured; the host's is used. Names the pod.
     NoClusterDns { pod: String },
-    /// Servers were left out; these are used.
+    /// Servers were omitted; these are used.
     Servers(Vec<String>),
-    /// Domains were left out of the search; these are used.
+    /// Search domains were omitted; these are used.
     Searches(Vec<String>),
 }
 
 impl DnsNotice {
-    /// The reason of the Event.
+    /// Returns the reason of the Event.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl DnsNotice {
     }
 }
 
-/// The message of the Event.
+/// Formats the message of the Event.
 impl fmt::Display for DnsNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,9 +69,9 @@ impl fmt::Display for DnsNotice {
     }
 }
 
-/// The DNS of a pod.
+/// Returns the DNS configuration of a pod.
 #[must_use]
-pub fn config(pod: &Pod, facts: &NodeFacts) -> (v1::DnsConfig, Vec<DnsNotice>) {
+pub fn config(pod: &Pod, facts: &NodeEnvironment) -> (v1::DnsConfig, Vec<DnsNotice>) {
     let mut notices = Vec::new();
     let mut config = match (pod.spec.dns_policy, pod.spec.host_network) {
         (DnsPolicy::None, _) => v1::DnsConfig::default(),
@@ -92,10 +92,10 @@ pub fn config(pod: &Pod, facts: &NodeFacts) -> (v1::DnsConfig, Vec<DnsNotice>) {
     (config, notices)
 }
 
-fn of_host(facts: &NodeFacts) -> v1::DnsConfig {
+fn of_host(facts: &NodeEnvironment) -> v1::DnsConfig {
     match &facts.dns.resolv_conf {
         Some(text) => parse_resolv_conf(text),
-        // Nowhere: without a server, a runtime would put in the host's.
+        // An unreachable server: without a server, a runtime would use the host's.
         None => {
             let is_v6 = |ip: &String| ip.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6());
             let loopback = |ip| if is_v6(ip) { "::1" } else { "127.0.0.1" }.to_owned();
@@ -108,7 +108,7 @@ fn of_host(facts: &NodeFacts) -> v1::DnsConfig {
     }
 }
 
-fn of_cluster(pod: &Pod, facts: &NodeFacts) -> v1::DnsConfig {
+fn of_cluster(pod: &Pod, facts: &NodeEnvironment) -> v1::DnsConfig {
     let domain = &facts.dns.cluster_domain;
     let mut searches = Vec::new();
     if !domain.is_empty() {
@@ -126,7 +126,7 @@ fn of_cluster(pod: &Pod, facts: &NodeFacts) -> v1::DnsConfig {
     }
 }
 
-/// Reads a `resolv.conf`. The last search line counts; an option given twice counts as given last.
+/// Parses a `resolv.conf`. The last search line counts, and the last value of a repeated option.
 #[must_use]
 pub fn parse_resolv_conf(text: &str) -> v1::DnsConfig {
     let mut config = v1::DnsConfig::default();
@@ -135,7 +135,7 @@ pub fn parse_resolv_conf(text: &str) -> v1::DnsConfig {
         match words.next() {
             Some("nameserver") => config.servers.extend(words.next().map(str::to_owned)),
             Some("search") => {
-                // A domain with and without the final dot is one.
+                // A final dot makes no difference.
                 let domains = words.filter(|domain| *domain != ".");
                 config.searches = domains
                     .map(|domain| domain.strip_suffix('.').unwrap_or(domain).to_owned())
@@ -194,7 +194,7 @@ fn cut(config: &mut v1::DnsConfig, notices: &mut Vec<DnsNotice>) {
     let wanted = config.searches.len();
     config.searches.truncate(MAX_SEARCHES);
     config.searches.retain(|domain| domain.len() <= MAX_DOMAIN);
-    // As many from the start as fit on the line, each but the first with a space before it.
+    // Take as many from the start as fit on the line, separated by spaces.
     let mut length = 0;
     let fitting = config.searches.iter().enumerate().take_while(|(index, domain)| {
         length += domain.len() + usize::from(*index > 0);

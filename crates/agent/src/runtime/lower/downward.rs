@@ -1,16 +1,16 @@
-//! What a pod is told about itself: fields ([`field`]) and resources ([`resource`]) by their paths.
+//! The downward API: fields ([`field`]) and resources ([`resource`]) of a pod by their paths.
 //!
-//! For environment variables and for files of volumes alike.
+//! Used for environment variables and for files of volumes.
 
 use objects::Quantity;
 use objects::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, is_huge_pages, is_pod_level};
 use placement::{CpuId, CpuSet};
 
-use super::input::{NodeFacts, PodInput};
+use super::input::{NodeEnvironment, PodInput};
 use super::{LowerError, annotations, qos};
-use crate::spec::{Amounts, Container, Labels, Pod, ResourceFieldRef};
+use crate::spec::{Container, Labels, Pod, ResourceFieldRef, ResourceList};
 
-/// The value of a field, such as `metadata.labels['app']` or `status.podIP`.
+/// Returns the value of a field, such as `metadata.labels['app']` or `status.podIP`.
 pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<String, LowerError> {
     let (pod, facts) = (input.pod, input.facts);
     let first = |list: &[String]| list.first().cloned().unwrap_or_default();
@@ -40,11 +40,12 @@ pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<Str
     })
 }
 
-/// Where a container was put, asked for as an annotation that no pod has: a path that every API server
-/// takes, and that leads to nothing where another agent runs the pod. `None` for any other annotation.
+/// Returns the CPUs or memory nodes of a container, requested as an annotation that no pod has: a path that
+/// every API server accepts, and that is empty if another agent runs the pod. `None` for any other
+/// annotation.
 ///
 /// `berth.dev/assigned-cpus.<container>` are its CPUs, `berth.dev/assigned-mems.<container>` its memory
-/// nodes, as lists such as `2-3,8`. Empty if any will do.
+/// nodes, as lists such as `2-3,8`. Empty for any.
 fn assigned(input: &PodInput<'_>, key: &str) -> Option<String> {
     let placed = |name: &str| {
         input.pod.container(name)?;
@@ -57,7 +58,7 @@ fn assigned(input: &PodInput<'_>, key: &str) -> Option<String> {
     Some(mems.iter().map(|node| CpuId(node.0)).collect::<CpuSet>().to_string())
 }
 
-/// How the two begin.
+/// The prefixes of the two annotations.
 const ASSIGNED_CPUS: &str = "berth.dev/assigned-cpus.";
 const ASSIGNED_MEMS: &str = "berth.dev/assigned-mems.";
 
@@ -65,12 +66,12 @@ fn unsupported(path: &str) -> LowerError {
     LowerError::FieldPath(path.to_owned())
 }
 
-/// `a.b['key']` as its two parts.
+/// Splits `a.b['key']` into its two parts.
 fn subscript(path: &str) -> Option<(&str, &str)> {
     path.strip_suffix("']")?.split_once("['")
 }
 
-/// Labels or annotations, one a line: `key="value"`.
+/// Formats labels or annotations, one per line: `key="value"`.
 #[must_use]
 pub fn render(map: &Labels) -> String {
     let lines: Vec<String> =
@@ -78,7 +79,7 @@ pub fn render(map: &Labels) -> String {
     lines.join("\n")
 }
 
-/// A text in double quotes, as Go's `%q` writes it.
+/// Quotes a text as Go's `%q` does.
 fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for char in text.chars() {
@@ -101,11 +102,11 @@ fn quote(text: &str) -> String {
     quoted
 }
 
-/// The value of a resource, such as `limits.cpu`, in units of the divisor, rounded up. `own` is the
-/// container that asks. A limit that is not given is the pod's, or what the node has to give.
+/// Returns the value of a resource, such as `limits.cpu`, in units of the divisor, rounded up. `own` is the
+/// container of the variable. A missing limit is the pod's, or the node's allocatable amount.
 pub fn resource(
     pod: &Pod,
-    facts: &NodeFacts,
+    facts: &NodeEnvironment,
     own: Option<&Container>,
     of: &ResourceFieldRef,
 ) -> Result<String, LowerError> {
@@ -138,11 +139,11 @@ pub fn resource(
 
 fn default_limit<'a>(
     pod: &'a Pod,
-    facts: &'a NodeFacts,
+    facts: &'a NodeEnvironment,
     container: &'a Container,
     name: &str,
 ) -> Option<&'a Quantity> {
-    fn given<'a>(limits: &'a Amounts, name: &str) -> Option<&'a Quantity> {
+    fn given<'a>(limits: &'a ResourceList, name: &str) -> Option<&'a Quantity> {
         limits.get(name).filter(|limit| !limit.is_zero())
     }
     given(&container.resources.limits, name)

@@ -1,9 +1,8 @@
 //! The environment of a container: [`variables`].
 //!
-//! In this order: what device plugins want, `envFrom`, `env`, services. `env` takes the place of a
-//! variable of `envFrom` of the same name, and either that of a service's; a value may refer to every
-//! variable that is known before it. Upstream keeps them in a map and sends them in no order; here
-//! they come in the order in which they are written.
+//! The order is: device plugins, `envFrom`, `env`, services. `env` overrides a variable of `envFrom` of the
+//! same name, and both override those of services; a value can refer to every variable before it. Upstream
+//! stores variables in a map and sends them in random order; here they have the order of the spec.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +17,12 @@ pub struct Environment(pub Vec<(String, Vec<u8>)>);
 impl Environment {
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        // The last of a name counts, as it does for a process.
+        // The last variable of a name counts, as in a process.
         let found = self.0.iter().rev().find(|(known, _)| known.as_bytes() == name);
         found.map(|(_, value)| value.as_slice())
     }
 
-    /// Takes the place of a variable of the same name.
+    /// Sets a variable, replacing one of the same name.
     fn set(&mut self, name: &str, value: Vec<u8>) {
         match self.0.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = value,
@@ -32,10 +31,10 @@ impl Environment {
     }
 }
 
-/// All variables a container is started with.
+/// Returns all variables of a container.
 pub fn variables(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Environment, LowerError> {
     let pod = input.pod;
-    // Missing only where no API server put it in, and it would have put in this.
+    // Missing only without an API server, whose default this is.
     let links = pod.spec.enable_service_links.unwrap_or(true);
     let services = service_links::of_services(of.services, &pod.metadata.namespace, links);
     let mut own = Environment::default();
@@ -70,7 +69,7 @@ pub fn variables(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Enviro
     Ok(Environment(all))
 }
 
-/// The value of a variable of `env`; `None` if what it refers to is missing and may be.
+/// Returns the value of a variable of `env`; `None` if its source is missing and optional.
 fn value(
     input: &PodInput<'_>,
     of: &ContainerInput<'_>,
@@ -118,7 +117,8 @@ fn value(
     }
 }
 
-/// A variable of a file. Only the variable may be missing, and not the file; an empty one is missing.
+/// Returns a variable of a file. Only the variable may be missing, not the file; an empty value counts as
+/// missing.
 fn file_key(
     of: &ContainerInput<'_>,
     wanted: &FileKeySelector,
@@ -135,7 +135,7 @@ fn file_key(
     }
 }
 
-/// What was found; nothing if it may be missing, and an error if not.
+/// Returns the value, `None` if it is missing and optional, or an error.
 fn or_missing<T>(
     found: Option<T>,
     wanted: &LocalSource,

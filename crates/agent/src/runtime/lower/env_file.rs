@@ -1,13 +1,13 @@
-//! Files of variables that one container writes for another: [`value`].
+//! Files of environment variables that one container writes for another: [`value`].
 //!
-//! A part of what a shell reads: `NAME='value'`, where the value goes on to the next quote, over lines if
-//! need be, and means nothing but itself. Empty lines and those that begin with `#` are passed over.
+//! A subset of shell syntax: `NAME='value'`. A value ends at the next quote, may span lines, and is taken
+//! literally. Empty lines and lines that begin with `#` are skipped.
 
-/// A file that is not as it should be.
+/// A syntax error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// The value of the first variable of that name, if there is one.
+/// Returns the value of the first variable of that name, if it exists.
 pub(super) fn value<'a>(text: &'a str, wanted: &str) -> Result<Option<&'a str>, Malformed> {
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn value<'a>(text: &'a str, wanted: &str) -> Result<Option<&'a str>, 
     Ok(None)
 }
 
-/// Anything that can be seen and is no sign of an end or a comment.
+/// Returns true for printable ASCII except `=`, quotes and `#`.
 fn is_name(name: &str) -> bool {
     let fits = |b: u8| b.is_ascii_graphic() && !matches!(b, b'=' | b'\'' | b'"' | b'#');
     !name.is_empty() && name.bytes().all(fits)
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_what_stands_between_quotes() {
+    fn values_are_the_text_between_quotes() {
         let text = "# what is to be known\n\n  A='x y # z'\nB='one\ntwo'  \r\nEMPTY=''\nA='later'";
         let table =
             [("A", Some("x y # z")), ("B", Some("one\ntwo")), ("EMPTY", Some("")), ("NONE", None)];

@@ -1,14 +1,14 @@
-//! References to variables in commands and values: [`expand`], as upstream expands them.
+//! Expansion of variable references in commands and values: [`expand`], as upstream does it.
 //!
-//! `$(NAME)` is the variable's value, `$$` a dollar, and what is neither stays as it is. On bytes:
-//! a value from a secret need not be UTF-8.
+//! `$(NAME)` is the variable's value, `$$` is a dollar, and other text stays. Works on bytes, because a value
+//! from a secret need not be UTF-8.
 
 use std::collections::BTreeSet;
 
 use super::LowerError;
 use crate::spec::VolumeMount;
 
-/// Replaces the references in `input`. What `lookup` does not know stays a reference.
+/// Replaces the references in `input`. Unknown references stay.
 pub fn expand<'v>(input: &[u8], lookup: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {
     let mut output = Vec::with_capacity(input.len());
     let mut rest = input;
@@ -29,7 +29,7 @@ pub fn expand<'v>(input: &[u8], lookup: impl Fn(&[u8]) -> Option<&'v [u8]>) -> V
                 2
             }
             None => {
-                // The byte after the dollar cannot begin a reference any more.
+                // The byte after the dollar cannot start a reference.
                 let length = rest.len().min(2);
                 output.extend_from_slice(&rest[..length]);
                 length
@@ -41,12 +41,12 @@ pub fn expand<'v>(input: &[u8], lookup: impl Fn(&[u8]) -> Option<&'v [u8]>) -> V
     output
 }
 
-/// Text that stays text.
+/// Expands text to text.
 pub fn expand_text<'v>(input: &str, lookup: impl Fn(&[u8]) -> Option<&'v [u8]>) -> String {
     String::from_utf8_lossy(&expand(input.as_bytes(), lookup)).into_owned()
 }
 
-/// The sub-path of a mount: as it is written, or with every variable known.
+/// Returns the sub-path of a mount: literal, or with all variables expanded.
 pub fn sub_path<'v>(
     mount: &VolumeMount,
     lookup: impl Fn(&[u8]) -> Option<&'v [u8]>,

@@ -1,8 +1,8 @@
-//! The hash by which a running container is matched with its definition: [`hash`] and [`is_of`].
+//! The hash that matches a running container with its definition: [`hash`] and [`is_of`].
 //!
-//! The hash covers the name and the image, which are what cannot change while a container runs. It is the
-//! kubelet's to the letter, because the kubelet and Berth compare it when a node moves from one to the
-//! other. Resources are not part of it.
+//! The hash covers the name and the image, which cannot change while a container runs. It equals the
+//! kubelet's exactly, because the kubelet and Berth compare it when a node moves from one to the other.
+//! Resources are not part of it.
 
 use serde::Serialize;
 
@@ -20,15 +20,15 @@ struct Hashed<'a> {
 #[must_use]
 pub fn hash(container: &Container) -> String {
     let hashed = Hashed { image: &container.image, name: &container.name };
-    // Two texts always serialize.
+    // Two strings always serialize.
     let json = annotations::json(&hashed).unwrap_or_default();
     // The kubelet hashes Go's dump of the bytes, not the bytes themselves.
     let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
     format!("{:x}", fnv1a_32(format!("([]uint8)[{}]", bytes.join(" ")).as_bytes()))
 }
 
-/// Returns whether a container with the hash `found` was made from this definition. The hash of an
-/// older Berth counts too, so that an upgrade restarts nothing.
+/// Returns true if a container with the hash `found` was created from this definition. The hash of an older
+/// Berth is also accepted, so that an upgrade restarts no containers.
 #[must_use]
 pub fn is_of(container: &Container, found: &str) -> bool {
     found == hash(container) || found == former_hash(container)
@@ -36,7 +36,7 @@ pub fn is_of(container: &Container, found: &str) -> bool {
 
 /// Returns the hash that Berth wrote before it used the kubelet's.
 fn former_hash(container: &Container) -> String {
-    // A byte that no text contains separates the two fields.
+    // A byte that no UTF-8 text contains separates the two fields.
     let bytes = [container.name.as_bytes(), &[0xff], container.image.as_bytes()].concat();
     format!("{:x}", fnv1a_64(&bytes))
 }
@@ -62,7 +62,7 @@ mod tests {
 
     /// Recorded from a kubelet.
     #[test]
-    fn the_hash_is_the_kubelets() {
+    fn hash_equals_the_kubelets() {
         let digest = "0123456789abcdef".repeat(4);
         let by_digest = format!("registry.example/x/y@sha256:{digest}");
         let table = [

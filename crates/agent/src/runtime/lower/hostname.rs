@@ -1,6 +1,6 @@
-//! The name a pod's processes find for their host: [`hostname`], and its domain.
+//! The host name of a pod: [`hostname`], and its domain.
 //!
-//! Only for pods with a network of their own. `/etc/hosts` is written elsewhere, with [`name`] and
+//! Only for pods with their own network namespace. `/etc/hosts` is written elsewhere, with [`name`] and
 //! [`Name::domain`].
 
 use objects::rules::names;
@@ -10,17 +10,17 @@ use crate::spec::Pod;
 
 /// The longest host name of a pod: a DNS label.
 const LONGEST: usize = 63;
-/// The longest name the kernel takes.
+/// The longest host name that the kernel accepts.
 const LONGEST_FQDN: usize = 64;
 
-/// A host name and the domain it is in; the domain may be empty.
+/// A host name and its domain, which may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     pub host: String,
     pub domain: String,
 }
 
-/// What the kernel is told: the host, or host and domain if the pod wants it so.
+/// Returns the host name for the kernel: the host, or the FQDN if the pod requests it.
 pub fn hostname(pod: &Pod, cluster_domain: &str) -> Result<String, LowerError> {
     let Name { host, domain } = name(pod, cluster_domain)?;
     if domain.is_empty() || pod.spec.set_hostname_as_fqdn != Some(true) {
@@ -33,7 +33,7 @@ pub fn hostname(pod: &Pod, cluster_domain: &str) -> Result<String, LowerError> {
     Ok(fqdn)
 }
 
-/// Host and domain. An override is taken as it is, with no domain.
+/// Returns host and domain. An override is used unchanged, without a domain.
 pub fn name(pod: &Pod, cluster_domain: &str) -> Result<Name, LowerError> {
     let pod_name = &pod.metadata.name;
     if let Some(wanted) = &pod.spec.hostname_override {
@@ -73,7 +73,7 @@ fn check(
     if problems.is_empty() { Ok(()) } else { Err(error(problems.join(";"))) }
 }
 
-/// Cuts a name that is too long, and leaves no dash or dot at its end.
+/// Truncates a name that is too long, and removes trailing dashes and dots.
 fn shorten(pod: &str, name: &str) -> Result<String, LowerError> {
     let Some(start) = name.get(..LONGEST).filter(|start| start.len() < name.len()) else {
         return Ok(name.to_owned());

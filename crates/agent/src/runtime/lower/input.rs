@@ -1,6 +1,6 @@
-//! What the requests are made from, beside the pod: [`NodeFacts`], [`PodInput`], [`ContainerInput`].
+//! The inputs of requests, other than the pod: [`NodeEnvironment`], [`PodInput`], [`ContainerInput`].
 //!
-//! Values only; whoever fills them in reads the machine, the configuration and the API.
+//! Values only; the caller reads them from the machine, the configuration and the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,56 +15,55 @@ use placement::{CpuSet, Ledger, Node, NumaId};
 
 use super::Service;
 use crate::runtime::observed::RuntimeId;
-use crate::spec::{Amounts, Container, Pod, Role};
+use crate::spec::{Container, Pod, ResourceList, Role};
 
-/// What is true of the node, whatever the pod.
+/// The properties of the node that are the same for all pods.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NodeFacts {
+pub struct NodeEnvironment {
     pub os: OsName,
     /// Addresses of the node, the preferred family first.
     pub ips: Vec<String>,
-    pub allocatable: Amounts,
-    /// All the memory of the machine, in bytes.
+    pub allocatable: ResourceList,
+    /// The total memory of the machine, in bytes.
     pub memory_capacity: i64,
     pub swap_capacity: i64,
     /// Logical processors.
     pub cpu_count: i64,
-    /// Where pods have their directories, `/var/lib/kubelet` on Linux.
+    /// The directory of pod directories, `/var/lib/kubelet` on Linux.
     pub root_dir: String,
-    /// Where pods have their logs, `/var/log/pods` on Linux.
+    /// The directory of pod logs, `/var/log/pods` on Linux.
     pub log_dir: String,
     pub cgroups: Cgroups,
     /// The period of CPU limits in microseconds; `None` if limits are not enforced.
     pub cpu_quota_period: Option<i64>,
-    /// Sizes of huge pages the kernel has, in bytes and in its order.
+    /// Huge page sizes of the kernel, in bytes and in its order.
     pub huge_page_sizes: Vec<i64>,
     pub page_size: i64,
     pub dns: Dns,
-    /// Whether containers without a seccomp profile get the runtime's.
+    /// True if containers without a seccomp profile get the runtime's default.
     pub seccomp_default: bool,
-    /// Whether an OOM kills one process instead of the whole container (cgroup v2).
+    /// True if an OOM kills one process instead of the whole container (cgroup v2).
     pub single_process_oom_kill: bool,
     pub swap: SwapBehavior,
-    /// The throttling factor of the gate `MemoryQoS`; `None` if it is off.
+    /// The throttling factor of the gate `MemoryQoS`; `None` if disabled.
     pub memory_throttling: Option<f64>,
     pub selinux: bool,
-    /// Whether classes of QoS resources mean anything: the gate `QOSResources`.
+    /// True if classes of QoS resources are supported: the gate `QOSResources`.
     pub qos_classes: bool,
-    /// Whether host-process containers may be started: the gate `WindowsHostProcessContainers`.
+    /// True if host-process containers may start: the gate `WindowsHostProcessContainers`.
     pub host_process: bool,
-    /// Paths to hide from containers beside the usual ones: `thermal_throttle` of each CPU that has
-    /// one.
+    /// Additional paths to mask in containers: `thermal_throttle` of each CPU that has one.
     pub masked_paths: Vec<String>,
 }
 
-/// How pods are kept apart on Linux.
+/// The cgroup settings of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroups {
     pub driver: CgroupDriver,
     pub version: CgroupVersion,
-    /// Below which `kubepods` is.
+    /// The parent of `kubepods`.
     pub root: String,
-    /// Whether the kernel counts swap.
+    /// True if the kernel accounts for swap.
     pub swap_controller: bool,
 }
 
@@ -88,10 +87,10 @@ pub enum SwapBehavior {
     LimitedSwap,
 }
 
-/// Where names are resolved.
+/// The DNS settings of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dns {
-    /// Text of the host's `resolv.conf`; `None` if the node is told to have none.
+    /// The text of the host's `resolv.conf`; `None` if the node is configured to have none.
     pub resolv_conf: Option<String>,
     /// `clusterDNS`.
     pub cluster_servers: Vec<String>,
@@ -99,53 +98,54 @@ pub struct Dns {
     pub cluster_domain: String,
 }
 
-/// Where the pod came from, and when: annotations that tools read.
+/// The source of the pod and the time when it was first seen, as annotations that tools read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Source {
-    pub origin: Origin,
-    /// When the agent first saw it, in RFC 3339 with nanoseconds.
+pub struct PodSource {
+    pub origin: ConfigSource,
+    /// The time when the agent first saw it, in RFC 3339 with nanoseconds.
     pub seen: String,
 }
 
-/// Who told us of a pod. All but the API's are static pods, which nobody else can stop.
+/// The source of a pod. Pods of all sources other than the API are static pods, which only their source can
+/// stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Origin {
+pub enum ConfigSource {
     #[default]
     Api,
     File,
     Http,
 }
 
-impl Origin {
-    /// As annotations have it.
+impl ConfigSource {
+    /// Returns the value of the annotation.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Origin::Api => "api",
-            Origin::File => "file",
-            Origin::Http => "http",
+            ConfigSource::Api => "api",
+            ConfigSource::File => "file",
+            ConfigSource::Http => "http",
         }
     }
 }
 
-/// What the placement means for one container.
+/// The CPUs and memory nodes of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Placed {
-    /// CPUs to run on: its own or the shared pool; empty if any will do.
+pub struct ContainerAffinity {
+    /// The CPUs to run on, exclusive or shared; empty for any.
     pub cpus: CpuSet,
-    /// Whether nobody else runs there. Its CPU limit is then not enforced by time.
+    /// True if no other container runs there. Its CPU quota is then not enforced.
     pub exclusive: bool,
-    /// Memory nodes; empty if any will do.
+    /// The memory nodes; empty for any.
     pub mems: BTreeSet<NumaId>,
-    /// Windows: the CPUs by processor group; empty if any will do.
+    /// Windows: the CPUs by processor group; empty for any.
     pub groups: Vec<GroupAffinity>,
 }
 
-impl Placed {
-    /// From a placement that is committed to `ledger`. Who has no CPUs of its own gets the shared
-    /// pool, if there is one.
+impl ContainerAffinity {
+    /// Returns the affinity of a placement that is committed to `ledger`. A container without exclusive CPUs
+    /// gets the shared pool, if the policy has one.
     #[must_use]
-    pub fn of(placement: &ContainerPlacement, node: &Node, ledger: &Ledger) -> Placed {
+    pub fn of(placement: &ContainerPlacement, node: &Node, ledger: &Ledger) -> ContainerAffinity {
         let cpus = match (&placement.cpus, &node.cpu) {
             (Some(own), _) => own.clone(),
             (None, CpuPolicy::Static(_)) => ledger.cpu.shared.clone(),
@@ -156,7 +156,7 @@ impl Placed {
             OsName::Linux => None,
             OsName::Windows => placement.affinity(node, ledger),
         };
-        Placed {
+        ContainerAffinity {
             cpus,
             exclusive: placement.cpus.is_some(),
             mems: node.topology.node_ids(mems).collect(),
@@ -164,9 +164,14 @@ impl Placed {
         }
     }
 
-    /// From a ledger alone: of a container whose placement nobody remembers.
+    /// Returns the affinity of a container from the ledger alone, without its placement.
     #[must_use]
-    pub fn booked(pod: &PodUid, container: &str, node: &Node, ledger: &Ledger) -> Placed {
+    pub fn booked(
+        pod: &PodUid,
+        container: &str,
+        node: &Node,
+        ledger: &Ledger,
+    ) -> ContainerAffinity {
         let own = ledger.cpu.assigned(pod, container);
         let cpus = match (own, &node.cpu) {
             (Some(own), _) => own.clone(),
@@ -192,7 +197,7 @@ impl Placed {
                 mode: node.affinity_mode,
             }),
         };
-        Placed {
+        ContainerAffinity {
             exclusive: own.is_some(),
             mems: node.topology.node_ids(nodes.unwrap_or_default()).collect(),
             groups: affinity.map(|affinity| affinity.groups()).unwrap_or_default(),
@@ -201,24 +206,24 @@ impl Placed {
     }
 }
 
-/// The ids of the host that a pod with a user namespace has as its own, from 0.
+/// The host's IDs that a pod with a user namespace sees as its own, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
     pub host_id: u32,
     pub length: u32,
 }
 
-/// A pod, and what is known of it.
+/// A pod with its inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct PodInput<'a> {
     pub pod: &'a Pod,
-    pub facts: &'a NodeFacts,
-    pub source: &'a Source,
-    /// By the names of the containers; those that are missing are not placed.
-    pub placed: &'a BTreeMap<String, Placed>,
-    /// For pods with `hostUsers: false`, where the runtime can do it.
+    pub facts: &'a NodeEnvironment,
+    pub source: &'a PodSource,
+    /// By container name; containers that are missing are not placed.
+    pub placed: &'a BTreeMap<String, ContainerAffinity>,
+    /// Set for pods with `hostUsers: false`, if the runtime supports it.
     pub user_namespace: Option<IdRange>,
-    /// Groups that its volumes need.
+    /// Supplemental groups that its volumes need.
     pub volume_groups: &'a [i64],
 }
 
@@ -228,7 +233,7 @@ impl PodInput<'_> {
     }
 }
 
-/// A file of variables, on the host.
+/// A file of environment variables on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvFile {
     pub path: String,
@@ -236,23 +241,23 @@ pub struct EnvFile {
     pub text: Option<String>,
 }
 
-/// Config maps and secrets of the pod's namespace, as far as they exist.
+/// The existing config maps and secrets of the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configs {
-    /// Files that variables of the container come from, by volume and path in it.
+    /// Files of the container's environment variables, by volume and path in it.
     pub files: BTreeMap<(String, String), EnvFile>,
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
-    /// `binaryData` of the config maps: for files only, a variable cannot have it.
+    /// `binaryData` of the config maps: for files only, because a variable cannot contain it.
     pub binary: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
     pub secrets: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
 }
 
 /// The volumes of a pod, mounted on the host.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Mounted {
+pub struct MountedVolumes {
     /// By name.
     pub volumes: BTreeMap<String, MountedVolume>,
-    /// What was made of a sub-path, by the position of the mount in the container.
+    /// The host paths of sub-paths, by the position of the mount in the container.
     pub sub_paths: BTreeMap<usize, String>,
 }
 
@@ -260,26 +265,26 @@ pub struct Mounted {
 pub enum MountedVolume {
     Path {
         host_path: String,
-        /// Whatever the mount says.
+        /// Overrides the mount.
         read_only: bool,
-        /// Whether SELinux labels are to be set on it.
+        /// True if SELinux labels are set on it.
         relabel: bool,
     },
     /// An image as a volume.
     Image(v1::ImageSpec),
 }
 
-/// Who the image says it runs as.
+/// The user of the image.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageUser {
     pub uid: Option<i64>,
-    /// If it has no number.
+    /// Set if it is not a number.
     pub name: String,
 }
 
-/// What device plugins have for a container. Comes before the container's own.
+/// The contributions of device plugins to a container. They precede the container's own.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Attached {
+pub struct DeviceAttachments {
     pub devices: Vec<v1::Device>,
     pub cdi_devices: Vec<String>,
     pub mounts: Vec<v1::Mount>,
@@ -287,26 +292,26 @@ pub struct Attached {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A container, and what is known when it is made.
+/// A container with its inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct ContainerInput<'a> {
     pub container: &'a Container,
     pub role: Role,
-    /// How many there were before.
+    /// The number of previous containers of this name.
     pub attempt: u32,
-    /// The image's id in the runtime.
+    /// The ID of the image in the runtime.
     pub image: &'a str,
     pub image_user: &'a ImageUser,
-    /// The pod's addresses; the node's for pods on its network.
+    /// The pod's addresses; the node's for pods with host networking.
     pub pod_ips: &'a [String],
-    pub mounted: &'a Mounted,
+    pub mounted: &'a MountedVolumes,
     pub configs: &'a Configs,
     pub services: &'a [Service],
-    /// File of the host that takes the termination message.
+    /// The file of the host for the termination message.
     pub termination_log: Option<&'a str>,
-    /// Ephemeral containers: whose processes are seen.
+    /// Ephemeral containers: the container whose processes are visible.
     pub target: Option<&'a RuntimeId>,
-    pub attached: &'a Attached,
-    /// Whether the runtime can make mounts read-only all the way down.
+    pub attached: &'a DeviceAttachments,
+    /// True if the runtime supports recursive read-only mounts.
     pub recursive_read_only: bool,
 }

@@ -1,7 +1,7 @@
-//! What of the host a container sees: [`mounts`], in upstream's order.
+//! The mounts of a container: [`mounts`], in upstream's order.
 //!
-//! Device plugins' mounts, `volumeMounts` as they are written, the file of host names, the file of the
-//! termination message. Nothing is mounted or made here: the paths exist already.
+//! The order is: mounts of device plugins, `volumeMounts`, the hosts file, the termination message file.
+//! Nothing is mounted or created here: the paths already exist.
 
 use cri::v1;
 use objects::pod::OsName;
@@ -10,7 +10,7 @@ use super::input::{ContainerInput, MountedVolume, PodInput};
 use super::{LowerError, path, security};
 use crate::spec::VolumeMount;
 
-/// Where containers find the names of hosts.
+/// Returns the path of the hosts file in containers.
 #[must_use]
 pub fn hosts_file(os: OsName) -> &'static str {
     match os {
@@ -19,14 +19,14 @@ pub fn hosts_file(os: OsName) -> &'static str {
     }
 }
 
-/// The file of host names that all containers of a pod share, on the host.
+/// Returns the path on the host of the hosts file that a pod's containers share.
 #[must_use]
 pub fn hosts_file_of_pod(input: &PodInput<'_>) -> String {
     let facts = input.facts;
     path::join(facts.os, &[&facts.root_dir, "pods", &input.pod.metadata.uid, "etc-hosts"])
 }
 
-/// The mounts of a container.
+/// Returns the mounts of a container.
 pub fn mounts(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Vec<v1::Mount>, LowerError> {
     let os = input.facts.os;
     let mut mounts = of.attached.mounts.clone();
@@ -35,7 +35,7 @@ pub fn mounts(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Vec<v1::M
     }
     let hosts = hosts_file(os);
     let has_own = of.container.volume_mounts.iter().any(|mount| mount.mount_path == hosts);
-    // Processes of the host have the host's names.
+    // Host processes use the host's file.
     let is_host = input.is_windows() && security::is_host_process(input.pod, of.container);
     if !of.pod_ips.is_empty() && !has_own && !is_host {
         mounts.push(v1::Mount {

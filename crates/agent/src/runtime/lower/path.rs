@@ -1,4 +1,4 @@
-//! Paths as text, of either operating system whatever this one is.
+//! Paths of either operating system as text, independent of the current one.
 
 use objects::pod::OsName;
 
@@ -18,12 +18,12 @@ pub(super) fn join(os: OsName, parts: &[&str]) -> String {
     path
 }
 
-/// The path as containers have it: from the root, and on Windows with a drive.
+/// Returns the absolute path in a container, on Windows with a drive.
 pub(super) fn absolute(os: OsName, path: &str) -> String {
     match os {
         OsName::Linux if path.starts_with('/') => path.to_owned(),
         OsName::Linux => format!("/{path}"),
-        // A drive, or a pipe of another spelling.
+        // A drive, or another form of a pipe.
         OsName::Windows if path.contains(':') => path.to_owned(),
         OsName::Windows if path.starts_with(r"\\") => path.to_owned(),
         OsName::Windows if path.starts_with(['/', '\\']) => format!("c:{path}"),

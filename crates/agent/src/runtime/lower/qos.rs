@@ -1,19 +1,18 @@
-//! A pod's QoS class, and what its containers ask for together: `objects` does the arithmetic, here
-//! is its view of a pod.
+//! QoS class and summed resources of a pod: converts the pod for `objects`, which does the arithmetic.
 
 use objects::QosClass;
 use objects::pod::{self, RestartPolicy};
 use objects::resources::{ResourceRequirements, is_pod_level};
 
-use super::input::{Origin, PodInput};
-use crate::spec::{self, Amounts, Container, Pod, Requirements};
+use super::input::{ConfigSource, PodInput};
+use crate::spec::{self, Container, Pod, Requirements, ResourceList};
 
-/// Priority from which on a pod is critical, whoever it is.
+/// The priority from which on every pod is critical.
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 const NODE_CRITICAL: &str = "system-node-critical";
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// The pod as placement plans it: who there is and what they ask for.
+/// Converts the pod for planning: its containers and their resources.
 #[must_use]
 pub fn planned(pod: &Pod) -> pod::PodSpec {
     view(pod, Requirements::clone)
@@ -24,27 +23,27 @@ pub fn class(pod: &Pod) -> QosClass {
     planned(pod).qos_class()
 }
 
-/// What the containers request at the worst moment, or what the pod as a whole does. Without overhead.
+/// Returns the effective requests of the containers, or the pod-level ones. Without overhead.
 #[must_use]
-pub fn requests(pod: &Pod) -> Amounts {
+pub fn requests(pod: &Pod) -> ResourceList {
     planned(pod).effective_requests()
 }
 
-/// The same of limits.
+/// Returns the effective limits likewise.
 #[must_use]
-pub fn limits(pod: &Pod) -> Amounts {
+pub fn limits(pod: &Pod) -> ResourceList {
     view(pod, |of| Requirements { requests: of.limits.clone(), ..Requirements::default() })
         .effective_requests()
 }
 
-/// What the containers request at the worst moment, whatever is asked for the pod as a whole.
-pub(super) fn requests_of_containers(pod: &Pod) -> Amounts {
+/// Returns the effective requests of the containers, ignoring pod-level ones.
+pub(super) fn requests_of_containers(pod: &Pod) -> ResourceList {
     let mut planned = planned(pod);
     planned.resources = None;
     planned.effective_requests()
 }
 
-/// Resources of the pod as a whole, if any are given.
+/// Returns the pod-level resources, if any.
 #[must_use]
 pub fn pod_level(pod: &Pod) -> Option<&Requirements> {
     pod.spec.resources.as_ref().filter(|resources| {
@@ -52,17 +51,17 @@ pub fn pod_level(pod: &Pod) -> Option<&Requirements> {
     })
 }
 
-/// Whether the node does not work without it.
+/// Returns true if the node does not work without the pod.
 #[must_use]
 pub fn is_node_critical(input: &PodInput<'_>) -> bool {
     is_critical(input) && input.pod.spec.priority_class_name == NODE_CRITICAL
 }
 
-/// Whether it is not to suffer for others: static and mirror pods, and those of the highest priority.
+/// Returns true if the pod is critical: static and mirror pods, and those of the highest priorities.
 #[must_use]
 pub fn is_critical(input: &PodInput<'_>) -> bool {
     let pod = input.pod;
-    input.source.origin != Origin::Api
+    input.source.origin != ConfigSource::Api
         || pod.metadata.annotations.contains_key(CONFIG_MIRROR)
         || pod.spec.priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY)
 }

@@ -1,5 +1,5 @@
-//! Requests recorded from the kubelet (`testdata/golden-node/cri.jsonl.gz`): from the same pods and
-//! facts we make the same ones, but for what [`ON_PURPOSE`] lists.
+//! Requests recorded from the kubelet (`testdata/golden-node/cri.jsonl.gz`): the same pods and node give
+//! equal requests, except for the differences in [`ON_PURPOSE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use crate::spec::Pod;
 
 mod pod_traces;
 
-/// Where we differ and mean to: line, call of the line, path in the request, ours, why.
+/// Intended differences: line, call of the line, path in the request, our value, reason.
 const ON_PURPOSE: &[(&str, usize, &str, &str, &str)] = &[(
     "resize-pod-level",
     4,
@@ -31,12 +31,12 @@ const ON_PURPOSE: &[(&str, usize, &str, &str, &str)] = &[(
      was made); upstream drops it to the fewest there are when the pod is resized",
 )];
 
-/// The line whose own variables are more than one: upstream sends them in the order of a map, which
-/// is none. Ours are compared with the order in which the manifest has them.
+/// The line with several variables of its own. Upstream sends them in the random order of a map. Ours are
+/// compared with the order of the manifest.
 const ENV_IN_OUR_ORDER: &str = "own variables as they are written, then services by name";
 
-/// How resources were changed: line, call before which it was, path in the pod, value. Upstream
-/// changes limits before requests, and tells the runtime in between.
+/// Resizes: line, call before which it was made, path in the pod, value. Upstream changes limits before
+/// requests, and updates the runtime in between.
 const RESIZED: &[(&str, usize, &str, &str)] = &[
     ("resize-cpu-up", 3, "/spec/containers/0/resources/limits/cpu", "200m"),
     ("resize-cpu-up", 4, "/spec/containers/0/resources/requests/cpu", "80m"),
@@ -48,22 +48,22 @@ const RESIZED: &[(&str, usize, &str, &str)] = &[
     ("resize-pod-level", 3, "/spec/resources/limits/cpu", "150m"),
 ];
 
-/// Where containers were put: line, call from which on, CPUs, to itself, memory nodes.
+/// Placements of containers: line, first call, CPUs, exclusive, memory nodes.
 const PLACED: &[(&str, usize, &str, bool, &[u32])] = &[
     ("cpu-pinned", 0, "1", true, &[0]),
     ("cpu-besteffort", 0, "0-1", false, &[]),
     ("cpu-besteffort", 3, "0", false, &[]),
     ("cpu-besteffort", 4, "0-1", false, &[]),
     ("memory-pinned", 0, "0-1", false, &[0]),
-    // Upstream's reconciliation speaks of CPUs alone.
+    // Upstream's reconciliation only sets CPUs.
     ("memory-pinned", 3, "0-1", false, &[]),
 ];
 
-/// What the recording has for things that differ from run to run.
+/// Placeholders of the recording for values that differ between runs.
 const UID: &str = "<UID>";
 const NODE_IP: &str = "<NODE_IP>";
 
-/// The lines of a recording.
+/// Reads the lines of a recording.
 fn read(name: &str) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node");
     let mut text = String::new();
@@ -73,7 +73,7 @@ fn read(name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Turns messages into the JSON of the recording.
+/// Converts messages to the JSON of the recording.
 struct Json(DescriptorPool);
 
 impl Json {
@@ -95,7 +95,7 @@ impl Json {
     }
 }
 
-/// Values of variables are text in the recording, and what differs from run to run has a word.
+/// Converts values of variables to text, and values that differ between runs to placeholders.
 fn normalise(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(normalise),
@@ -121,7 +121,7 @@ fn normalise(value: &mut Value) {
     }
 }
 
-/// Every path at which two values differ. Order counts in lists, and not in maps.
+/// Collects every path at which two values differ. Order matters in lists, but not in maps.
 fn differences(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<(String, Value, Value)>) {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
@@ -142,12 +142,12 @@ fn differences(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<(String
     }
 }
 
-/// The pod as the API server had it: with defaults, and bound.
+/// Returns the pod as the API server had it: defaulted and bound.
 fn served(line: &Value, namespace: &str) -> Value {
     let mut object = line["manifest"].clone();
     rules::set_defaults(catalog::of_kind("v1", "Pod").unwrap(), &mut object);
     let metadata = &mut object["metadata"];
-    // Some manifests were sent to a namespace without naming it.
+    // Some manifests were sent to a namespace that they do not name.
     if metadata.get("namespace").is_none() {
         metadata["namespace"] = namespace.into();
     }
@@ -168,9 +168,9 @@ fn directory() -> String {
     format!("/var/lib/kubelet/pods/{UID}")
 }
 
-/// The volumes of the recorded pods, where the kubelet puts them.
-fn mounted(pod: &Pod) -> Mounted {
-    let mut mounted = Mounted::default();
+/// Returns the volumes of the recorded pods, with the kubelet's paths.
+fn mounted(pod: &Pod) -> MountedVolumes {
+    let mut mounted = MountedVolumes::default();
     for volume in &pod.spec.volumes {
         let name = &volume.name;
         let of_plugin =
@@ -195,7 +195,7 @@ fn mounted(pod: &Pod) -> Mounted {
     mounted
 }
 
-/// The services that were there: one of them came and went with other pods of the recording.
+/// Returns the existing services; one of them existed only for some of the recorded pods.
 fn services(call: &Value) -> Vec<Service> {
     let mut services = vec![service("default", "kubernetes", "10.0.0.1", &[("https", 443)])];
     if call.to_string().contains("MY_DB_SERVICE_HOST") {
@@ -204,7 +204,7 @@ fn services(call: &Value) -> Vec<Service> {
     services
 }
 
-fn node() -> NodeFacts {
+fn node() -> NodeEnvironment {
     let mut facts = facts();
     facts.ips = vec![NODE_IP.to_owned()];
     facts.memory_capacity = 24_682_416 * 1024;
@@ -213,10 +213,10 @@ fn node() -> NodeFacts {
     facts
 }
 
-fn placed(id: &str, call: usize) -> BTreeMap<String, Placed> {
+fn placed(id: &str, call: usize) -> BTreeMap<String, ContainerAffinity> {
     let mut of_line = PLACED.iter().filter(|(line, from, ..)| *line == id && *from <= call);
     let Some((.., cpus, exclusive, mems)) = of_line.next_back() else { return BTreeMap::new() };
-    let placed = Placed {
+    let placed = ContainerAffinity {
         cpus: CpuSet::parse(cpus).unwrap(),
         exclusive: *exclusive,
         mems: mems.iter().map(|id| NumaId(*id)).collect(),
@@ -225,7 +225,7 @@ fn placed(id: &str, call: usize) -> BTreeMap<String, Placed> {
     BTreeMap::from([("c".to_owned(), placed)])
 }
 
-/// Variables are compared as sets; see [`ENV_IN_OUR_ORDER`].
+/// Sorts variables, because they are compared as sets; see [`ENV_IN_OUR_ORDER`].
 fn sort_env(request: &mut Value) {
     if let Some(variables) = request.pointer_mut("/config/envs").and_then(Value::as_array_mut) {
         variables.sort_by_key(|variable| variable["key"].to_string());
@@ -242,16 +242,16 @@ fn check_env_order(pod: &Pod, container: &str, request: &Value) {
     assert!(ours[own..].is_sorted(), "{ENV_IN_OUR_ORDER}: {:?}", &ours[own..]);
 }
 
-/// One line of the recording, and how far it has come.
+/// The replay of one line of the recording.
 struct Replay<'a> {
     line: &'a Value,
     json: &'a Json,
-    facts: NodeFacts,
-    source: Source,
+    facts: NodeEnvironment,
+    source: PodSource,
 }
 
 impl Replay<'_> {
-    /// What we would send instead of a recorded call; `None` where nothing is lowered.
+    /// Returns our request for a recorded call; `None` if the call is not lowered.
     fn request(&self, pod: &Pod, index: usize, call: &Value) -> Option<Value> {
         let id = self.line["id"].as_str().unwrap();
         let placed = placed(id, index);
@@ -302,7 +302,7 @@ impl Replay<'_> {
             }
             "StartContainer" | "StopContainer" | "RemoveContainer" | "StopPodSandbox"
             | "RemovePodSandbox" | "ExecSync" => None,
-            other => panic!("{other} is not known to this test"),
+            other => panic!("unexpected call {other}"),
         }
     }
 }
@@ -323,7 +323,7 @@ fn create(
         role,
         attempt,
         image: "<DIGEST>",
-        // The image does not say, which is root.
+        // An image without a user runs as root.
         image_user: &ImageUser { uid: Some(0), name: String::new() },
         pod_ips: &[ip.to_owned()],
         mounted: &mounted(input.pod),
@@ -331,7 +331,7 @@ fn create(
         services: &services(call),
         termination_log: Some(&format!("{}/containers/{name}/<RAND>", directory())),
         target: Some(&target).filter(|_| !wanted.target_container_name.is_empty()),
-        attached: &Attached::default(),
+        attached: &DeviceAttachments::default(),
         recursive_read_only: false,
     };
     let config = Some(container(input, &of).unwrap());
@@ -340,7 +340,7 @@ fn create(
 }
 
 #[test]
-fn requests_are_those_of_the_kubelet() {
+fn requests_equal_the_kubelets() {
     let json = Json::new();
     let mut lines = read("cri.jsonl.gz");
     lines.retain(|line| line["kind"] == "pod");
@@ -349,7 +349,7 @@ fn requests_are_those_of_the_kubelet() {
     let mut failures = Vec::new();
     for line in &lines {
         let id = line["id"].as_str().unwrap();
-        let source = Source { origin: Origin::Api, seen: "<TIME>".to_owned() };
+        let source = PodSource { origin: ConfigSource::Api, seen: "<TIME>".to_owned() };
         let replay = Replay { line, json: &json, facts: node(), source };
         let mut object = served(line, "lives2");
         for (index, call) in line["calls"].as_array().unwrap().iter().enumerate() {
@@ -381,6 +381,6 @@ fn requests_are_those_of_the_kubelet() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert_eq!(purposes.len(), ON_PURPOSE.len(), "what is listed does not differ");
+    assert_eq!(purposes.len(), ON_PURPOSE.len(), "listed differences do not occur");
     assert!(compared > 75, "{compared} requests");
 }

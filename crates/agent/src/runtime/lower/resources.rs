@@ -1,40 +1,41 @@
-//! Amounts of a pod as the kernel has them: shares, quota, limits, OOM score; and those of Windows.
+//! Converts the resources of a pod to kernel terms: shares, quota, limits, OOM score; and to those of
+//! Windows.
 //!
-//! [`of_container`] and [`of_sandbox`] for Linux, [`of_windows_container`] for Windows. What the
-//! numbers mean is the kernel's; who may have how much was decided before.
+//! [`of_container`] and [`of_sandbox`] for Linux, [`of_windows_container`] for Windows. Allocation is decided
+//! elsewhere.
 
 use cri::v1;
 use objects::resources::{CPU, MEMORY, huge_page_size};
 use objects::{QosClass, Quantity};
 
-use super::input::{CgroupVersion, NodeFacts, Placed, PodInput, SwapBehavior};
+use super::input::{CgroupVersion, ContainerAffinity, NodeEnvironment, PodInput, SwapBehavior};
 use super::qos;
-use crate::spec::{Amounts, Container, Pod, Requirements, Role};
+use crate::spec::{Container, Pod, Requirements, ResourceList, Role};
 
-/// Shares of one CPU, and the fewest and most the kernel takes.
+/// The shares of one CPU, and the smallest and largest value that the kernel accepts.
 const SHARES_PER_CPU: i64 = 1024;
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
-/// The least time in a period that the kernel takes, in microseconds.
+/// The smallest quota in a period that the kernel accepts, in microseconds.
 const MIN_QUOTA: i64 = 1000;
-/// A quota that is none.
+/// The value for no quota.
 const NO_QUOTA: i64 = -1;
 
-/// OOM scores: Guaranteed are the last to go, BestEffort the first.
+/// OOM scores: Guaranteed containers are killed last, BestEffort first.
 const GUARANTEED_OOM: i64 = -997;
 const BEST_EFFORT_OOM: i64 = 1000;
 
-/// All a processor has, in the unit of `CpuMaximum`.
+/// All processors together, in the unit of `CpuMaximum`.
 const WHOLE_MACHINE: i64 = 10_000;
 
-/// Relative weight of a CPU request in thousandths.
+/// Converts a CPU request in millicores to shares.
 #[must_use]
 pub fn cpu_shares(milli: i64) -> i64 {
     let shares = i128::from(milli) * i128::from(SHARES_PER_CPU) / 1000;
     shares.clamp(MIN_SHARES.into(), MAX_SHARES.into()) as i64
 }
 
-/// Microseconds in each `period` that a CPU limit in thousandths allows; 0 is no limit.
+/// Returns the microseconds in each `period` for a CPU limit in millicores; 0 is no limit.
 #[must_use]
 pub fn cpu_quota(milli: i64, period: i64) -> i64 {
     if milli == 0 {
@@ -45,21 +46,21 @@ pub fn cpu_quota(milli: i64, period: i64) -> i64 {
 }
 
 fn basic(
-    facts: &NodeFacts,
+    facts: &NodeEnvironment,
     cpu_request: Option<i64>,
     cpu_limit: i64,
     memory_limit: i64,
     exclusive: bool,
 ) -> v1::LinuxContainerResources {
     let mut resources = v1::LinuxContainerResources {
-        // A limit without a request is a request too, pods from before defaulting included.
+        // A limit without a request is also a request, also in pods that were not defaulted.
         cpu_shares: cpu_shares(cpu_request.unwrap_or(cpu_limit)),
         memory_limit_in_bytes: memory_limit,
         ..Default::default()
     };
     if let Some(period) = facts.cpu_quota_period {
         resources.cpu_period = period;
-        // CPUs of its own are limit enough, and time slices would only cost latency.
+        // With exclusive CPUs a quota is not needed, and would only cost latency.
         resources.cpu_quota = if exclusive { NO_QUOTA } else { cpu_quota(cpu_limit, period) };
     }
     if is_v2(facts) && !facts.single_process_oom_kill {
@@ -68,19 +69,19 @@ fn basic(
     resources
 }
 
-fn is_v2(facts: &NodeFacts) -> bool {
+fn is_v2(facts: &NodeEnvironment) -> bool {
     facts.cgroups.version == CgroupVersion::V2
 }
 
-fn milli(amounts: &Amounts, name: &str) -> Option<i64> {
+fn milli(amounts: &ResourceList, name: &str) -> Option<i64> {
     amounts.get(name).map(Quantity::milli_value)
 }
 
-fn bytes(amounts: &Amounts, name: &str) -> i64 {
+fn bytes(amounts: &ResourceList, name: &str) -> i64 {
     amounts.get(name).map_or(0, Quantity::value)
 }
 
-/// The pod as a whole, without its overhead.
+/// Returns the resources of the pod as a whole, without its overhead.
 #[must_use]
 pub fn of_sandbox(input: &PodInput<'_>) -> v1::LinuxContainerResources {
     let (requests, limits) = (qos::requests(input.pod), qos::limits(input.pod));
@@ -98,7 +99,7 @@ pub fn of_sandbox(input: &PodInput<'_>) -> v1::LinuxContainerResources {
     )
 }
 
-/// What the runtime itself takes for the pod; request and limit are one.
+/// Returns the overhead of the runtime for the pod; request and limit are equal.
 #[must_use]
 pub fn of_overhead(input: &PodInput<'_>) -> v1::LinuxContainerResources {
     let overhead = &input.pod.spec.overhead;
@@ -109,7 +110,7 @@ pub fn of_overhead(input: &PodInput<'_>) -> v1::LinuxContainerResources {
     basic(input.facts, Some(cpu), cpu, bytes(overhead, MEMORY), false)
 }
 
-/// A container, without its cpuset.
+/// Returns the resources of a container, without its cpuset.
 #[must_use]
 pub fn of_container(
     input: &PodInput<'_>,
@@ -133,13 +134,13 @@ pub fn of_container(
     resources
 }
 
-/// The container's own limit, or the pod's as a whole.
+/// Returns the container's own limit, or the pod-level one.
 fn limit<'a>(pod: &'a Pod, container: &'a Container, name: &str) -> Option<&'a Quantity> {
     let own = container.resources.limits.get(name).filter(|limit| !limit.is_zero());
     own.or_else(|| qos::pod_level(pod)?.limits.get(name))
 }
 
-/// Who is killed first when memory runs out: the less a container asked for, the sooner.
+/// Returns the OOM score: the less memory a container requests, the earlier it is killed.
 #[must_use]
 pub fn oom_score(input: &PodInput<'_>, container: &Container, role: Role) -> i64 {
     let (pod, capacity) = (input.pod, input.facts.memory_capacity);
@@ -159,15 +160,15 @@ pub fn oom_score(input: &PodInput<'_>, container: &Container, role: Role) -> i64
     };
     let mut adjust = score(request(container));
     if role == Role::Sidecar {
-        // A sidecar goes no sooner than those it serves.
+        // A sidecar is not killed before the containers that it serves.
         let least = pod.spec.containers.iter().map(request).min().unwrap_or_default();
         adjust = adjust.min(score(least));
     }
-    // Sooner than any Guaranteed container, and later than any BestEffort one.
+    // Before any Guaranteed container, and after any BestEffort one.
     adjust.clamp(1000 + GUARANTEED_OOM, BEST_EFFORT_OOM - 1)
 }
 
-/// Memory that was asked for the pod as a whole and by none of its containers: each one's part.
+/// Returns each container's part of the pod-level memory request that no container requests.
 fn spare_memory(pod: &Pod) -> i64 {
     let whole = qos::pod_level(pod).map_or(0, |resources| bytes(&resources.requests, MEMORY));
     let count = pod.spec.containers.len() + pod.spec.init_containers.len();
@@ -178,9 +179,9 @@ fn spare_memory(pod: &Pod) -> i64 {
     whole.saturating_sub(of_containers) / count as i64
 }
 
-/// A limit for every size of page there is; what was not asked for is 0.
-fn huge_pages(pod: &Pod, container: &Container, facts: &NodeFacts) -> Vec<v1::HugepageLimit> {
-    let find = |limits: &Amounts, size: i64| {
+/// Returns a limit for every huge page size of the kernel; 0 without a request.
+fn huge_pages(pod: &Pod, container: &Container, facts: &NodeEnvironment) -> Vec<v1::HugepageLimit> {
+    let find = |limits: &ResourceList, size: i64| {
         limits
             .iter()
             .find(|(name, _)| huge_page_size(name) == Some(size))
@@ -197,7 +198,7 @@ fn huge_pages(pod: &Pod, container: &Container, facts: &NodeFacts) -> Vec<v1::Hu
     facts.huge_page_sizes.iter().map(of_size).collect()
 }
 
-/// `2MB`, as in the names of the cgroup's files.
+/// Formats a size such as `2MB`, as in the names of cgroup files.
 pub(crate) fn page_size_name(bytes: i64) -> String {
     let units = ["B", "KB", "MB", "GB", "TB", "PB"];
     let mut size = bytes;
@@ -209,7 +210,7 @@ pub(crate) fn page_size_name(bytes: i64) -> String {
     format!("{size}{}", units[unit])
 }
 
-/// How much of the container may be swapped out: nothing, or its part of the machine's swap.
+/// Sets the swap limit of the container: zero, or its part of the machine's swap.
 fn set_swap(
     resources: &mut v1::LinuxContainerResources,
     input: &PodInput<'_>,
@@ -220,7 +221,7 @@ fn set_swap(
         return;
     }
     if !is_v2(facts) {
-        // Memory and swap together: no more than memory alone.
+        // The limit of memory and swap together equals that of memory.
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
         return;
     }
@@ -239,11 +240,11 @@ fn set_swap(
     resources.unified.insert("memory.swap.max".to_owned(), swap.to_string());
 }
 
-/// Gate `MemoryQoS`: what is requested is kept, and beyond a point below the limit it gets slow.
+/// Gate `MemoryQoS`: protects the requested memory, and throttles above a point below the limit.
 fn set_memory_protection(
     resources: &mut v1::LinuxContainerResources,
     of: &Requirements,
-    facts: &NodeFacts,
+    facts: &NodeEnvironment,
 ) {
     let Some(factor) = facts.memory_throttling.filter(|_| is_v2(facts)) else { return };
     let (request, limit) = (bytes(&of.requests, MEMORY), bytes(&of.limits, MEMORY));
@@ -265,17 +266,17 @@ fn set_memory_protection(
     }
 }
 
-/// Puts a container where it was placed.
-pub(super) fn set_cpuset(resources: &mut v1::LinuxContainerResources, placed: &Placed) {
+/// Sets the CPUs and memory nodes of a container.
+pub(super) fn set_cpuset(resources: &mut v1::LinuxContainerResources, placed: &ContainerAffinity) {
     resources.cpuset_cpus = placed.cpus.to_string();
     let mems: Vec<String> = placed.mems.iter().map(ToString::to_string).collect();
     resources.cpuset_mems = mems.join(",");
 }
 
-/// A container of Windows, without its affinity.
+/// Returns the resources of a Windows container, without its affinity.
 #[must_use]
 pub fn of_windows_container(
-    facts: &NodeFacts,
+    facts: &NodeEnvironment,
     container: &Container,
 ) -> v1::WindowsContainerResources {
     let limits = &container.resources.limits;
@@ -283,7 +284,7 @@ pub fn of_windows_container(
         memory_limit_in_bytes: bytes(limits, MEMORY),
         ..Default::default()
     };
-    // A limit on the time of all processors, and no weight: with both, the limit has no effect.
+    // A limit on the time of all processors, without a weight: with both, the limit has no effect.
     if let Some(milli) = milli(limits, CPU).filter(|milli| *milli != 0) {
         let part = i128::from(milli) * 10 / i128::from(facts.cpu_count.max(1));
         resources.cpu_maximum = part.clamp(1, WHOLE_MACHINE.into()) as i64;
@@ -291,9 +292,9 @@ pub fn of_windows_container(
     resources
 }
 
-/// The processors of a placement as Windows has them.
+/// Returns the processor groups of a placement in the CRI's form.
 #[must_use]
-pub fn affinity(placed: &Placed) -> Vec<v1::WindowsCpuGroupAffinity> {
+pub fn affinity(placed: &ContainerAffinity) -> Vec<v1::WindowsCpuGroupAffinity> {
     let of_group = |group: &placement::windows::GroupAffinity| v1::WindowsCpuGroupAffinity {
         cpu_mask: group.mask,
         cpu_group: group.group.get().into(),

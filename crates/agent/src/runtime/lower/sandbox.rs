@@ -1,24 +1,24 @@
-//! A pod's sandbox: [`sandbox`], what its containers have in common.
+//! The configuration of a pod's sandbox: [`sandbox`], the common settings of its containers.
 //!
-//! Which runtime handler makes it is the caller's.
+//! The caller chooses the runtime handler.
 
 use std::collections::BTreeSet;
 
 use cri::v1;
 
 use super::dns::{self, DnsNotice};
-use super::input::{NodeFacts, PodInput};
+use super::input::{NodeEnvironment, PodInput};
 use super::{LowerError, annotations, cgroup, hostname, path, qos, resources, security};
 use crate::spec::{Container, ContainerPort, Metadata, Pod, QosResourceRequest};
 
-/// A sandbox's configuration, and what the pod's owner should know of it.
+/// A sandbox's configuration, and notices for the pod's owner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sandbox {
     pub config: v1::PodSandboxConfig,
     pub notices: Vec<DnsNotice>,
 }
 
-/// The sandbox of a pod, as the n-th attempt.
+/// Returns the sandbox of a pod, with its attempt number.
 pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError> {
     let (pod, facts) = (input.pod, input.facts);
     let of = &pod.metadata;
@@ -52,8 +52,8 @@ pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError
     Ok(Sandbox { config, notices })
 }
 
-/// Whether a runtime, by name and version, makes what is asked for; why not, if it would make something
-/// else without a word. One that has not said what it is may be any.
+/// Checks that a runtime, by name and version, supports host processes if they are requested. Some runtimes
+/// silently start plain containers instead. An unknown runtime is rejected.
 pub fn check_runtime(
     config: &v1::PodSandboxConfig,
     runtime: Option<(&str, &str)>,
@@ -61,22 +61,22 @@ pub fn check_runtime(
     let context = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
     match (context.is_some_and(|context| context.host_process), runtime) {
         (false, _) => Ok(()),
-        (true, None) => Err("the container runtime has not said yet what it is".to_owned()),
+        (true, None) => Err("the name and version of the container runtime are not known yet".to_owned()),
         (true, Some((name, version))) => {
             cri::check_host_processes(name, version).map_err(|error| error.to_string())
         }
     }
 }
 
-/// Where all containers of a pod write their logs.
+/// Returns the directory of the logs of a pod's containers.
 #[must_use]
 pub fn log_directory(input: &PodInput<'_>) -> String {
     log_directory_of(input.facts, &input.pod.metadata)
 }
 
-/// The same of a pod of which little else is known.
+/// Returns the same directory from a pod's metadata.
 #[must_use]
-pub fn log_directory_of(facts: &NodeFacts, of: &Metadata) -> String {
+pub fn log_directory_of(facts: &NodeEnvironment, of: &Metadata) -> String {
     let own = format!("{}_{}_{}", of.namespace, of.name, of.uid);
     path::join(facts.os, &[&facts.log_dir, &own])
 }
@@ -93,7 +93,7 @@ fn linux(input: &PodInput<'_>) -> Result<v1::LinuxPodSandboxConfig, LowerError> 
     })
 }
 
-/// The ports of a container, each once.
+/// Returns the ports of a container without duplicates.
 fn port_mappings(container: &Container) -> Vec<v1::PortMapping> {
     let mut seen = BTreeSet::new();
     let mut ports: Vec<&ContainerPort> = container.ports.iter().collect();

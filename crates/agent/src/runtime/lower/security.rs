@@ -1,7 +1,6 @@
-//! Who a pod's processes are and what they may do, in terms of the CRI.
+//! Users, privileges and namespaces of a pod's processes, as security contexts of the CRI.
 //!
-//! A container's own settings go before the pod's. Whether a container keeps its promise not to run as
-//! root is [`verify_run_as_non_root`]'s to say.
+//! A container's own settings override the pod's. [`verify_run_as_non_root`] checks `runAsNonRoot`.
 
 use cri::v1;
 use cri::v1::security_profile::ProfileType;
@@ -15,7 +14,7 @@ use crate::spec::{
     AppArmorProfile, Container, Pod, SeLinuxOptions, SeccompProfile, WindowsOptions,
 };
 
-/// What of /proc and /sys containers do not see.
+/// The paths in /proc and /sys that are hidden in containers.
 const MASKED: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
@@ -30,17 +29,17 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// What they cannot write to.
+/// The paths that are read-only in containers.
 const READ_ONLY: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Before there was a field for it.
+/// The prefix of the annotation that preceded the field.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Who is root on Windows.
+/// The administrator account of Windows containers.
 const WINDOWS_ROOT: &str = "ContainerAdministrator";
 
-/// A container that must not run as root would, or may.
+/// A container with `runAsNonRoot` that would or may run as root.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RootError {
     #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
@@ -62,14 +61,14 @@ pub enum RootError {
     Administrator { user: String, pod: String, container: String },
 }
 
-/// `name_namespace(uid)`, as messages name a pod.
+/// Formats `name_namespace(uid)`, as messages name a pod.
 #[must_use]
 pub fn describe(pod: &Pod) -> String {
     let of = &pod.metadata;
     format!("{}_{}({})", of.name, of.namespace, of.uid)
 }
 
-/// Whether a container keeps its promise not to run as root, as far as can be known before it starts.
+/// Checks `runAsNonRoot` with the information that is available before the container starts.
 pub fn verify_run_as_non_root(
     pod: &Pod,
     container: &Container,
@@ -104,7 +103,7 @@ pub fn verify_run_as_non_root(
     }
 }
 
-/// Which namespaces of the node a pod shares.
+/// Returns the namespaces that a pod shares with the node.
 pub(super) fn namespaces(input: &PodInput<'_>) -> Result<v1::NamespaceOption, LowerError> {
     let spec = &input.pod.spec;
     let of_node = |node, otherwise| if node { v1::NamespaceMode::Node } else { otherwise } as i32;
@@ -156,8 +155,8 @@ fn groups_policy(pod: &Pod) -> Result<i32, LowerError> {
     }
 }
 
-/// Of the sandbox. It gets the runtime's seccomp profile whatever the pod's is: nothing but the
-/// runtime's own runs in it, and a profile fit for the pod may be too narrow for that.
+/// Returns the context of the sandbox. It gets the runtime's default seccomp profile whatever the pod's is:
+/// only the runtime's own process runs in it, and the pod's profile may be too narrow for that.
 pub(super) fn of_sandbox(
     input: &PodInput<'_>,
 ) -> Result<v1::LinuxSandboxSecurityContext, LowerError> {
@@ -180,7 +179,7 @@ pub(super) fn of_sandbox(
     })
 }
 
-/// Of a container.
+/// Returns the context of a container.
 pub(super) fn of_container(
     input: &PodInput<'_>,
     container: &Container,
@@ -189,7 +188,7 @@ pub(super) fn of_container(
 ) -> Result<v1::LinuxContainerSecurityContext, LowerError> {
     let (own, whole) = (&container.security_context, &input.pod.spec.security_context);
     let mut namespace_options = namespaces(input)?;
-    // Where processes are seen by the whole pod or node there is no need to look into one container.
+    // If processes are visible in the whole pod or node, no target container is needed.
     if let Some(target) = target
         && namespace_options.pid == v1::NamespaceMode::Container as i32
     {
@@ -278,7 +277,7 @@ fn apparmor(pod: &Pod, container: &Container) -> Result<Option<v1::SecurityProfi
     if let Some(own) = &container.security_context.app_armor_profile {
         return of_field(own);
     }
-    // Static pods may still say it this way.
+    // Static pods may still use the annotation.
     let annotation = format!("{APPARMOR_ANNOTATION}{}", container.name);
     if let Some(text) = pod.metadata.annotations.get(&annotation) {
         return Ok(match (text.as_str(), text.strip_prefix("localhost/")) {
@@ -293,7 +292,7 @@ fn apparmor(pod: &Pod, container: &Container) -> Result<Option<v1::SecurityProfi
     pod.spec.security_context.app_armor_profile.as_ref().map_or(Ok(None), of_field)
 }
 
-/// A profile in one word, as it used to be written.
+/// Formats a profile as in the annotation.
 fn apparmor_text(profile: &v1::SecurityProfile) -> String {
     match profile.profile_type() {
         ProfileType::RuntimeDefault => "runtime/default".to_owned(),
@@ -302,7 +301,7 @@ fn apparmor_text(profile: &v1::SecurityProfile) -> String {
     }
 }
 
-/// Options of Windows, field by field the container's or the pod's.
+/// Merges the Windows options of a container and its pod, field by field.
 fn windows_options(pod: &Pod, container: &Container) -> WindowsOptions {
     let own = container.security_context.windows_options.clone().unwrap_or_default();
     let whole = pod.spec.security_context.windows_options.clone().unwrap_or_default();
@@ -316,13 +315,13 @@ fn windows_options(pod: &Pod, container: &Container) -> WindowsOptions {
     }
 }
 
-/// Whether a container runs as a process of the host (Windows).
+/// Returns true if a container is a host-process container (Windows).
 #[must_use]
 pub fn is_host_process(pod: &Pod, container: &Container) -> bool {
     windows_options(pod, container).host_process == Some(true)
 }
 
-/// Of a sandbox of Windows: either all its containers are processes of the host or none is.
+/// Returns the context of a Windows sandbox: either all or none of its containers are host processes.
 pub(super) fn of_windows_sandbox(
     pod: &Pod,
 ) -> Result<v1::WindowsSandboxSecurityContext, LowerError> {
@@ -343,7 +342,7 @@ pub(super) fn of_windows_sandbox(
     })
 }
 
-/// Of a container of Windows.
+/// Returns the context of a Windows container.
 pub(super) fn of_windows_container(
     pod: &Pod,
     container: &Container,

@@ -1,17 +1,17 @@
-//! Environment variables that name services: [`of_services`].
+//! Environment variables of services: [`of_services`].
 //!
-//! The service `kubernetes` is always there; the others of the pod's namespace where the pod wants
-//! them. Headless services have no address to name.
+//! The service `kubernetes` is always included; the other services of the pod's namespace only if the pod
+//! enables service links. Headless services have no address and are skipped.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A service, as far as variables speak of it.
+/// The properties of a service that variables use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
     pub namespace: String,
     pub name: String,
-    /// `None` or empty for headless ones.
+    /// `None` or empty for headless services.
     pub cluster_ip: String,
     pub ports: Vec<ServicePort>,
 }
@@ -24,7 +24,7 @@ pub struct ServicePort {
     pub protocol: String,
 }
 
-/// Where the API server's own service is, and how it is called.
+/// The namespace and name of the API server's own service.
 const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 impl Service {
@@ -32,8 +32,8 @@ impl Service {
         (self.namespace.as_str(), self.name.as_str()) == API_SERVICE
     }
 
-    /// The service with the API where it really answers: its own service names that address instead
-    /// of one that nothing routes to. Others stay as they are.
+    /// Replaces the address of the API's own service by the one where the API listens, because nothing routes
+    /// the cluster IP. Other services stay unchanged.
     #[must_use]
     pub fn with_api_at(mut self, address: SocketAddr) -> Service {
         if self.is_api() {
@@ -46,11 +46,11 @@ impl Service {
     }
 }
 
-/// The variables a pod of `namespace` gets, by name.
+/// Returns the variables of a pod in `namespace`, by name.
 #[must_use]
 pub fn of_services(services: &[Service], namespace: &str, links: bool) -> BTreeMap<String, String> {
     let has_address = |service: &&Service| !matches!(service.cluster_ip.as_str(), "" | "None");
-    // A service of the namespace takes the place of the API's if it is called the same.
+    // A service of the namespace replaces the API's if it has the same name.
     let always = services.iter().filter(|service| service.is_api());
     let linked = services
         .iter()
@@ -80,7 +80,7 @@ fn of_service(service: &Service, variables: &mut BTreeMap<String, String>) {
             format!("{lower}://{host}:{number}")
         };
         if index == 0 {
-            // The first port stands for the service.
+            // The first port represents the service.
             variables.insert(format!("{prefix}_SERVICE_PORT"), number.clone());
             variables.insert(format!("{prefix}_PORT"), url.clone());
         }

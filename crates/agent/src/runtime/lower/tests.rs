@@ -1,4 +1,4 @@
-//! Tables of what is lowered to what; [`World`] is a node with one pod on it.
+//! Tables of inputs and requests; [`World`] is a node with one pod.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use objects::pod::OsName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::{Amounts, Pod};
+use crate::spec::{Pod, ResourceList};
 
 mod affinity;
 mod amounts;
@@ -16,9 +16,9 @@ mod names;
 mod security;
 mod windows;
 
-/// A Linux node with cgroup v1, as the recordings were made on.
-pub(super) fn facts() -> NodeFacts {
-    NodeFacts {
+/// Returns a Linux node with cgroup v1, like that of the recordings.
+pub(super) fn facts() -> NodeEnvironment {
+    NodeEnvironment {
         os: OsName::Linux,
         ips: vec!["192.0.2.7".to_owned()],
         allocatable: amounts_of(&[
@@ -56,7 +56,7 @@ pub(super) fn facts() -> NodeFacts {
     }
 }
 
-fn amounts_of(of: &[(&str, &str)]) -> Amounts {
+fn amounts_of(of: &[(&str, &str)]) -> ResourceList {
     of.iter().map(|(name, text)| ((*name).to_owned(), text.parse().unwrap())).collect()
 }
 
@@ -74,40 +74,40 @@ pub(super) fn service(namespace: &str, name: &str, ip: &str, ports: &[(&str, u16
     }
 }
 
-/// A pod of one container `c`, with `spec` over it; metadata is the recordings'.
+/// Returns a pod with one container `c`, merged with `spec`; metadata is the recordings'.
 fn pod(spec: Value) -> Pod {
     let mut object = json!({
         "metadata": {"name": "p", "namespace": "lives", "uid": "u-1"},
         "spec": {"containers": [{"name": "c", "image": "busybox"}]},
     });
-    let Value::Object(spec) = spec else { panic!("{spec} is no spec") };
+    let Value::Object(spec) = spec else { panic!("{spec} is not a spec") };
     for (name, value) in spec {
         object["spec"][&name] = value;
     }
     serde_json::from_value(object).unwrap()
 }
 
-/// A pod whose only container `c` has these fields.
+/// Returns a pod whose only container `c` has these fields.
 fn pod_of(mut container: Value) -> Pod {
     container["name"] = "c".into();
     pod(json!({"containers": [container]}))
 }
 
-/// All that a request is made from.
+/// All inputs of a request.
 pub(crate) struct World {
-    pub facts: NodeFacts,
-    pub placed: BTreeMap<String, Placed>,
+    pub facts: NodeEnvironment,
+    pub placed: BTreeMap<String, ContainerAffinity>,
     pub user_namespace: Option<IdRange>,
     pub volume_groups: Vec<i64>,
     pub pod_ips: Vec<String>,
     pub image_user: ImageUser,
-    pub mounted: Mounted,
+    pub mounted: MountedVolumes,
     pub configs: Configs,
     pub services: Vec<Service>,
     pub target: Option<String>,
-    pub attached: Attached,
+    pub attached: DeviceAttachments,
     pub recursive_read_only: bool,
-    pub source: Source,
+    pub source: PodSource,
 }
 
 impl World {
@@ -119,13 +119,13 @@ impl World {
             volume_groups: Vec::new(),
             pod_ips: vec!["10.1.0.5".to_owned()],
             image_user: ImageUser::default(),
-            mounted: Mounted::default(),
+            mounted: MountedVolumes::default(),
             configs: Configs::default(),
             services: Vec::new(),
             target: None,
-            attached: Attached::default(),
+            attached: DeviceAttachments::default(),
             recursive_read_only: false,
-            source: Source { origin: Origin::Api, seen: "now".to_owned() },
+            source: PodSource { origin: ConfigSource::Api, seen: "now".to_owned() },
         }
     }
 
@@ -144,7 +144,7 @@ impl World {
         sandbox(&self.input(pod), 0).map(|sandbox| sandbox.config)
     }
 
-    /// The container of that name.
+    /// Returns the container of that name.
     pub(super) fn container(
         &self,
         pod: &Pod,
@@ -169,13 +169,13 @@ impl World {
         container(&self.input(pod), &of)
     }
 
-    /// Container `c`, which can be made.
+    /// Returns container `c`.
     pub(super) fn made(&self, pod: &Pod) -> v1::ContainerConfig {
         self.container(pod, "c").unwrap()
     }
 }
 
-/// Variables as `NAME=value`.
+/// Formats variables as `NAME=value`.
 pub(super) fn texts(config: &v1::ContainerConfig) -> Vec<String> {
     let text = |variable: &v1::KeyValue| {
         format!("{}={}", variable.key, String::from_utf8_lossy(&variable.value))
@@ -184,7 +184,7 @@ pub(super) fn texts(config: &v1::ContainerConfig) -> Vec<String> {
 }
 
 #[test]
-fn the_hash_follows_the_image_and_not_the_resources() {
+fn hash_depends_on_the_image_and_not_the_resources() {
     let of = |container: Value| hash(&pod_of(container).spec.containers[0]);
     let known = of(json!({"image": "busybox:1"}));
     assert_eq!(known, of(json!({"image": "busybox:1", "resources": {"limits": {"cpu": "1"}}})));
@@ -192,7 +192,7 @@ fn the_hash_follows_the_image_and_not_the_resources() {
 }
 
 #[test]
-fn annotations_tell_of_hooks_and_ports_in_the_words_of_upstream() {
+fn annotations_of_hooks_and_ports_match_upstream() {
     let mut pod = pod_of(json!({
         "lifecycle": {"preStop": {"httpGet": {
             "path": "/a?b=1&c=<2>", "port": "web", "scheme": "HTTP",
@@ -229,7 +229,7 @@ fn annotations_tell_of_hooks_and_ports_in_the_words_of_upstream() {
 }
 
 #[test]
-fn a_stop_signal_is_spelt_as_the_api_does() {
+fn stop_signals_have_the_names_of_the_api() {
     let signal = |name: &str| {
         let pod = pod_of(json!({"lifecycle": {"stopSignal": name}}));
         World::new().container(&pod, "c").map(|config| config.stop_signal())
@@ -241,7 +241,7 @@ fn a_stop_signal_is_spelt_as_the_api_does() {
 }
 
 #[test]
-fn classes_are_asked_for_by_fields_of_the_extension() {
+fn classes_are_set_in_fields_of_the_extension() {
     let mut pod = pod_of(json!({
         "resources": {"qosResources": [{"name": "k8s.io/rdt", "class": "gold"}]},
     }));

@@ -1,17 +1,16 @@
-//! Changes of what runs: [`resources`] of a container, its CPUs or classes alone ([`cpus`],
-//! [`classes`]), the [`sandbox`].
+//! Updates of running containers: all [`resources`], only [`cpus`] or [`classes`], and the [`sandbox`].
 //!
-//! A field that is not set stays as it is in the runtime. In which order changes are made (limits up
-//! before requests, a pool smaller before its CPUs are given away) is the caller's.
+//! The runtime keeps the values of fields that are not set. The caller orders the updates: limits grow before
+//! requests, and a pool shrinks before its CPUs are assigned.
 
 use cri::v1;
 use objects::pod::OsName;
 
-use super::input::{Placed, PodInput};
+use super::input::{ContainerAffinity, PodInput};
 use crate::runtime::observed::RuntimeId;
 use crate::spec::{Container, Role};
 
-/// A container with the amounts it has in the pod now. Where it runs stays.
+/// Returns the update to the pod's current amounts. CPUs and memory nodes stay.
 #[must_use]
 pub fn resources(
     input: &PodInput<'_>,
@@ -28,7 +27,7 @@ pub fn resources(
     request
 }
 
-/// A container in the classes it has in the pod now. Everything else stays.
+/// Returns the update to the pod's current classes. All else stays.
 #[must_use]
 pub fn classes(container: &Container, id: &RuntimeId) -> v1::UpdateContainerResourcesRequest {
     v1::UpdateContainerResourcesRequest {
@@ -37,9 +36,13 @@ pub fn classes(container: &Container, id: &RuntimeId) -> v1::UpdateContainerReso
     }
 }
 
-/// A container on other CPUs and memory nodes. How much it gets stays.
+/// Returns the update to other CPUs and memory nodes. Amounts stay.
 #[must_use]
-pub fn cpus(os: OsName, placed: &Placed, id: &RuntimeId) -> v1::UpdateContainerResourcesRequest {
+pub fn cpus(
+    os: OsName,
+    placed: &ContainerAffinity,
+    id: &RuntimeId,
+) -> v1::UpdateContainerResourcesRequest {
     let mut request = of(id);
     match os {
         OsName::Linux => {
@@ -61,7 +64,7 @@ fn of(id: &RuntimeId) -> v1::UpdateContainerResourcesRequest {
     v1::UpdateContainerResourcesRequest { container_id: id.clone(), ..Default::default() }
 }
 
-/// The sandbox with the amounts its pod has now; for runtimes of Linux that want to know.
+/// Returns the update of the sandbox to the pod's current amounts, for Linux runtimes that support it.
 #[must_use]
 pub fn sandbox(input: &PodInput<'_>, id: &RuntimeId) -> v1::UpdatePodSandboxResourcesRequest {
     v1::UpdatePodSandboxResourcesRequest {

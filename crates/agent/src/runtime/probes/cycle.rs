@@ -1,27 +1,27 @@
-//! One probe of one container: [`Cycle`], when it is due and what its outcomes come to.
+//! One probe of one container: [`Cycle`] decides when it is due, and evaluates its outcomes.
 //!
 //! ```text
-//!   no container ──appears──▶ waits ──tick──▶ asks ──outcome──▶ waits
+//!   no container ──appears──▶ waits ──tick──▶ probes ─outcome─▶ waits
 //!        ▲                      │                │
 //!        └───────gone───────────┘◀──new one── held: liveness failed, or startup is decided
 //! ```
 //!
-//! A probe ticks every period, and asks at a tick if there is a container whose initial delay is over
-//! and which has started. Asks nobody itself; time is an argument, in milliseconds of any clock that
-//! only goes forward.
+//! A probe ticks every period. It runs at a tick if a container exists whose initial delay has passed and
+//! that has started. This module executes nothing; time is an argument, in milliseconds of any monotonic
+//! clock.
 
 use crate::observability::events::ProbeKind;
 use crate::spec::Probe;
 
 pub(crate) type Millis = i64;
 
-/// What upstream's API server fills in. Static pods come without it.
+/// The defaults of upstream's API server, which static pods do not have.
 const DEFAULT_PERIOD: i32 = 10;
 const DEFAULT_TIMEOUT: i32 = 1;
 const DEFAULT_SUCCESS: i32 = 1;
 const DEFAULT_FAILURE: i32 = 3;
 
-/// When and how often, with nothing left to default.
+/// The timing of a probe, with all defaults set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub initial_delay: Millis,
@@ -44,15 +44,15 @@ impl Timing {
     }
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Appeared<'a> {
+pub(crate) struct RunningContainer<'a> {
     pub id: &'a str,
-    /// How long it has run already.
+    /// The time since its start.
     pub age: Millis,
-    /// Whether its startup probe, if there is one, has passed.
+    /// True if its startup probe has passed or does not exist.
     pub started: bool,
-    /// What the probe had said of it before the agent was started.
+    /// The result of the probe before the agent started.
     pub known: Option<bool>,
 }
 
@@ -60,21 +60,21 @@ pub(crate) struct Appeared<'a> {
 pub(crate) struct Cycle {
     pub kind: ProbeKind,
     pub timing: Timing,
-    /// One of its ticks; the others are whole periods from it, and none comes before the first.
+    /// One of its ticks. The others are whole periods away, and none is before `begins`.
     phase: Millis,
     begins: Millis,
-    current: Option<Current>,
+    current: Option<ProbeState>,
 }
 
 #[derive(Debug, Clone)]
-struct Current {
+struct ProbeState {
     id: String,
-    /// When its initial delay is over.
+    /// The end of its initial delay.
     from: Millis,
     started: bool,
     held: bool,
     result: Option<bool>,
-    /// The last outcome, and how often in a row it came.
+    /// The last outcome, and its number of consecutive repetitions.
     last: Option<bool>,
     run: i32,
     state: State,
@@ -87,13 +87,13 @@ enum State {
 }
 
 impl Cycle {
-    /// A probe whose first tick is at `begins`.
+    /// Creates a probe whose first tick is at `begins`.
     pub(crate) fn new(kind: ProbeKind, timing: Timing, begins: Millis) -> Cycle {
         Cycle { kind, timing, phase: begins, begins, current: None }
     }
 
-    /// The container as it is now. Returns whether it is another one.
-    pub(crate) fn see(&mut self, container: Option<Appeared<'_>>, now: Millis) -> bool {
+    /// Sets the current container. Returns true if it is a new one.
+    pub(crate) fn see(&mut self, container: Option<RunningContainer<'_>>, now: Millis) -> bool {
         let Some(seen) = container else {
             self.current = None;
             return false;
@@ -105,7 +105,7 @@ impl Cycle {
             return false;
         }
         let from = now + (self.timing.initial_delay - seen.age).max(0);
-        self.current = Some(Current {
+        self.current = Some(ProbeState {
             id: seen.id.to_owned(),
             from,
             started: seen.started,
@@ -119,7 +119,7 @@ impl Cycle {
         true
     }
 
-    /// A container that has just become able to be ready is asked at once, as upstream does; the next
+    /// Probes the readiness of a container that has just started immediately, as upstream does. The next
     /// ticks count from there.
     fn trigger(&mut self, now: Millis) {
         let Some(current) = &self.current else { return };
@@ -136,14 +136,14 @@ impl Cycle {
         }
     }
 
-    /// The first tick that is not before `at`.
+    /// Returns the first tick that is not before `at`.
     fn tick(&self, at: Millis) -> Millis {
         let since = (at - self.phase).max(0);
         self.phase + (since + self.timing.period - 1) / self.timing.period * self.timing.period
     }
 
-    /// When to ask next; never while an answer is awaited, and not of a container that is held or has
-    /// not started.
+    /// Returns the time of the next probe. `None` while a probe runs, or if the container is held or has not
+    /// started.
     pub(crate) fn due(&self) -> Option<Millis> {
         let current = self.current.as_ref()?;
         let open = self.kind == ProbeKind::Startup || current.started;
@@ -153,23 +153,22 @@ impl Cycle {
         }
     }
 
-    /// The container is being asked from now on.
+    /// Records that the container is being probed.
     pub(crate) fn ask(&mut self, now: Millis) -> Option<&str> {
         let current = self.current.as_mut()?;
         current.state = State::Asking { since: now };
         Some(&current.id)
     }
 
-    /// What came of asking `id`, `None` being that there was no telling. Returns the probe's result if
-    /// it is another one now.
+    /// Records the outcome of probing `id`; `None` means unknown. Returns the probe's result if it changed.
     pub(crate) fn answer(&mut self, id: &str, good: Option<bool>, now: Millis) -> Option<bool> {
         let since = match &self.current {
-            Some(Current { id: asked, state: State::Asking { since }, .. }) if asked == id => {
+            Some(ProbeState { id: asked, state: State::Asking { since }, .. }) if asked == id => {
                 *since
             }
             _ => return None,
         };
-        // Ticks that passed meanwhile count as one.
+        // Ticks that passed in the meantime count as one.
         let next = self.tick(since + 1).max(now);
         let Timing { success_threshold, failure_threshold, .. } = self.timing;
         let current = self.current.as_mut()?;
@@ -181,8 +180,8 @@ impl Cycle {
         if current.run < threshold {
             return None;
         }
-        // A container that is to be restarted is left alone until there is a new one, and one that
-        // has started is not asked again whether it has.
+        // A container that will be restarted is not probed until a new one replaces it, and a successful
+        // startup is not probed again.
         current.held = match self.kind {
             ProbeKind::Startup => true,
             ProbeKind::Liveness => !good,
@@ -193,7 +192,7 @@ impl Cycle {
         changed.then_some(good)
     }
 
-    /// The container's startup probe has passed.
+    /// Records that the container's startup probe has passed.
     pub(crate) fn open(&mut self, now: Millis) {
         if let Some(current) = &mut self.current
             && !current.started
@@ -203,18 +202,18 @@ impl Cycle {
         }
     }
 
-    /// Whom it asks.
+    /// Returns the ID of the probed container.
     pub(crate) fn container(&self) -> Option<&str> {
         self.current.as_ref().map(|current| current.id.as_str())
     }
 
-    /// What the probe says of its container.
+    /// Returns the probe's result for its container.
     pub(crate) fn result(&self) -> Option<bool> {
         self.current.as_ref()?.result
     }
 }
 
-/// What is taken for true before a probe has said anything.
+/// Returns the result before the first outcome.
 fn initial(kind: ProbeKind) -> Option<bool> {
     match kind {
         ProbeKind::Liveness => Some(true),
@@ -235,8 +234,8 @@ mod tests {
         Cycle::new(kind, Timing::of(&probe), 0)
     }
 
-    fn appeared(id: &str) -> Option<Appeared<'_>> {
-        Some(Appeared { id, age: 0, started: true, known: None })
+    fn appeared(id: &str) -> Option<RunningContainer<'_>> {
+        Some(RunningContainer { id, age: 0, started: true, known: None })
     }
 
     fn outcome(cycle: &mut Cycle, good: bool) -> Option<bool> {
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_changes_when_its_threshold_is_reached_in_a_row() {
+    fn result_changes_after_consecutive_outcomes_reach_the_threshold() {
         let mut readiness = cycle(ProbeKind::Readiness, |probe| {
             probe.success_threshold = 2;
             probe.failure_threshold = 3;
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_tells_nothing_neither_counts_nor_starts_the_count_again() {
+    fn unknown_outcome_neither_counts_nor_resets_the_count() {
         let mut liveness = cycle(ProbeKind::Liveness, |probe| probe.failure_threshold = 2);
         liveness.see(appeared(ID), 0);
         assert_eq!(outcome(&mut liveness, false), None);
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_failed_is_left_alone_until_there_is_a_new_one() {
+    fn failed_container_is_not_probed_until_it_is_replaced() {
         let mut liveness = cycle(ProbeKind::Liveness, |probe| probe.failure_threshold = 1);
         assert!(liveness.see(appeared(ID), 0));
         assert_eq!(outcome(&mut liveness, false), Some(false));
@@ -297,7 +296,7 @@ mod tests {
     #[test]
     fn startup_is_decided_once() {
         let mut startup = cycle(ProbeKind::Startup, |_| {});
-        startup.see(Some(Appeared { id: ID, age: 0, started: false, known: None }), 0);
+        startup.see(Some(RunningContainer { id: ID, age: 0, started: false, known: None }), 0);
         assert_eq!(startup.result(), None);
         assert_eq!(outcome(&mut startup, false), None);
         assert_eq!(outcome(&mut startup, true), Some(true));
@@ -305,20 +304,20 @@ mod tests {
     }
 
     #[test]
-    fn others_wait_for_startup() {
+    fn other_probes_wait_for_startup() {
         for kind in [ProbeKind::Liveness, ProbeKind::Readiness] {
             let mut other = cycle(kind, |_| {});
-            let before = Appeared { id: ID, age: 0, started: false, known: None };
+            let before = RunningContainer { id: ID, age: 0, started: false, known: None };
             other.see(Some(before), 1_000);
             assert_eq!(other.due(), None);
-            other.see(Some(Appeared { started: true, ..before }), 43_000);
+            other.see(Some(RunningContainer { started: true, ..before }), 43_000);
             let at = if kind == ProbeKind::Readiness { 43_000 } else { 50_000 };
             assert_eq!(other.due(), Some(at), "{kind}");
         }
     }
 
     #[test]
-    fn readiness_is_asked_at_once_and_liveness_at_the_next_tick() {
+    fn readiness_is_probed_at_once_but_liveness_at_a_tick() {
         let mut readiness = cycle(ProbeKind::Readiness, |_| {});
         readiness.see(appeared(ID), 12_345);
         assert_eq!(readiness.due(), Some(12_345));
@@ -333,14 +332,14 @@ mod tests {
     fn the_initial_delay_counts_from_the_start_of_the_container() {
         for kind in [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup] {
             let mut probe = cycle(kind, |probe| probe.initial_delay_seconds = 25);
-            let seen = Appeared { id: ID, age: 4_000, started: true, known: None };
+            let seen = RunningContainer { id: ID, age: 4_000, started: true, known: None };
             probe.see(Some(seen), 3_000);
             assert_eq!(probe.due(), Some(30_000), "{kind}");
         }
     }
 
     #[test]
-    fn ticks_that_passed_while_asking_count_as_one() {
+    fn ticks_that_passed_during_a_probe_count_as_one() {
         let mut probe = cycle(ProbeKind::Liveness, |_| {});
         probe.see(appeared(ID), 0);
         probe.ask(0);
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_another_container_is_none() {
+    fn outcome_for_another_container_is_ignored() {
         let mut probe = cycle(ProbeKind::Liveness, |probe| probe.failure_threshold = 1);
         probe.see(appeared(ID), 0);
         probe.ask(0);
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_before_the_first_tick() {
+    fn no_probe_runs_before_the_first_tick() {
         let probe = Probe { period_seconds: 10, ..Probe::default() };
         let mut readiness = Cycle::new(ProbeKind::Readiness, Timing::of(&probe), 7_000);
         readiness.see(appeared(ID), 1_000);
@@ -371,8 +370,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_before_a_restart_of_the_agent_stays_so() {
-        let known = Some(Appeared { id: ID, age: 0, started: true, known: Some(true) });
+    fn known_results_survive_a_restart_of_the_agent() {
+        let known = Some(RunningContainer { id: ID, age: 0, started: true, known: Some(true) });
         let mut readiness = cycle(ProbeKind::Readiness, |probe| probe.failure_threshold = 1);
         readiness.see(known, 0);
         assert_eq!(readiness.result(), Some(true));
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_missing_are_those_of_the_api_server() {
+    fn defaults_are_those_of_the_api_server() {
         let timing = Timing::of(&Probe::default());
         let expected = Timing {
             initial_delay: 0,

@@ -1,55 +1,55 @@
-//! Asks a container: [`ask`] carries out one probe and says what came of it, in upstream's words.
+//! Execution of probes: [`ask`] executes one probe and returns its outcome, with upstream's text.
 //!
-//! Whether that is enough to change anything is [`super::cycle`]'s business.
+//! [`super::cycle`] decides if the outcome changes anything.
 
 use std::time::Duration;
 
 use cri::v1;
 
 use super::grpc;
-use crate::observability::events::{ProbeKind, Told};
+use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::runtime::fetch::{self, Get, messages};
 use crate::runtime::lower::expansion;
 use crate::spec::{Container, ExecAction, Handler, HttpGetAction, Pod, TcpSocketAction};
 
-/// How much of a command's output is kept: upstream's figure.
+/// The largest output of a command that is kept. Upstream's value.
 const OUTPUT_LIMIT: usize = 10 * 1024;
 
-/// How often a question is put that could not be asked: upstream's figure.
+/// The number of attempts after errors. Upstream's value.
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ProbeOutcome {
     Success,
-    /// Good, with something to say about it.
+    /// Success, with a warning.
     Warning(String),
     Failure(String),
-    /// It could not be asked.
+    /// The probe could not be executed.
     Error(String),
 }
 
-impl Answer {
-    /// `None` where there is no telling.
+impl ProbeOutcome {
+    /// Returns `None` for unknown.
     pub(super) fn good(&self) -> Option<bool> {
         match self {
-            Answer::Success | Answer::Warning(_) => Some(true),
-            Answer::Failure(_) => Some(false),
-            Answer::Error(_) => None,
+            ProbeOutcome::Success | ProbeOutcome::Warning(_) => Some(true),
+            ProbeOutcome::Failure(_) => Some(false),
+            ProbeOutcome::Error(_) => None,
         }
     }
 
-    pub(super) fn told(self, probe: ProbeKind) -> Option<Told> {
+    pub(super) fn told(self, probe: ProbeKind) -> Option<AgentEvent> {
         match self {
-            Answer::Success => None,
-            Answer::Warning(output) => Some(Told::ProbeWarning { probe, output }),
-            Answer::Failure(output) => Some(Told::Unhealthy { probe, output }),
-            Answer::Error(error) => Some(Told::ProbeErrored { probe, error }),
+            ProbeOutcome::Success => None,
+            ProbeOutcome::Warning(output) => Some(AgentEvent::ProbeWarning { probe, output }),
+            ProbeOutcome::Failure(output) => Some(AgentEvent::Unhealthy { probe, output }),
+            ProbeOutcome::Error(error) => Some(AgentEvent::ProbeErrored { probe, error }),
         }
     }
 }
 
-/// Whom to ask what.
-pub(super) struct Question<'a> {
+/// A probe and its target.
+pub(super) struct ProbeInput<'a> {
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub id: &'a str,
@@ -58,10 +58,10 @@ pub(super) struct Question<'a> {
     pub timeout_seconds: i32,
 }
 
-pub(super) async fn ask(runtime: &cri::Client, question: &Question<'_>) -> Answer {
+pub(super) async fn ask(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome {
     let mut answer = once(runtime, question).await;
     for _ in 1..ATTEMPTS {
-        if !matches!(answer, Answer::Error(_)) {
+        if !matches!(answer, ProbeOutcome::Error(_)) {
             break;
         }
         answer = once(runtime, question).await;
@@ -69,7 +69,7 @@ pub(super) async fn ask(runtime: &cri::Client, question: &Question<'_>) -> Answe
     answer
 }
 
-async fn once(runtime: &cri::Client, question: &Question<'_>) -> Answer {
+async fn once(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome {
     let seconds = question.timeout_seconds;
     let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(1));
     let handler = question.handler;
@@ -84,15 +84,15 @@ async fn once(runtime: &cri::Client, question: &Question<'_>) -> Answer {
         grpc::ask(question.pod_ip, action.port, service, timeout).await
     } else {
         let meta = &question.pod.metadata;
-        Answer::Error(format!(
+        ProbeOutcome::Error(format!(
             "missing probe handler for {}_{}({}):{}",
             meta.name, meta.namespace, meta.uid, question.container.name
         ))
     }
 }
 
-/// What is run. As upstream: only what stands in the spec is known here, and a variable whose value
-/// comes from elsewhere is empty.
+/// Returns the command to run. As upstream, only values in the spec are expanded; a variable from another
+/// source is empty.
 fn command(container: &Container, action: &ExecAction) -> Vec<String> {
     let value = |name: &[u8]| {
         let found = container.env.iter().rev().find(|env| env.name.as_bytes() == name);
@@ -103,10 +103,10 @@ fn command(container: &Container, action: &ExecAction) -> Vec<String> {
 
 async fn exec(
     runtime: &cri::Client,
-    question: &Question<'_>,
+    question: &ProbeInput<'_>,
     action: &ExecAction,
     timeout: Duration,
-) -> Answer {
+) -> ProbeOutcome {
     let command = command(question.container, action);
     let request = v1::ExecSyncRequest {
         container_id: question.id.to_owned(),
@@ -114,53 +114,59 @@ async fn exec(
         timeout: i64::from(question.timeout_seconds),
     };
     match runtime.call(request).await {
-        Ok(response) if response.exit_code == 0 => Answer::Success,
+        Ok(response) if response.exit_code == 0 => ProbeOutcome::Success,
         Ok(response) => {
             let mut output = response.stdout;
             output.extend_from_slice(&response.stderr);
             output.truncate(OUTPUT_LIMIT);
-            Answer::Failure(String::from_utf8_lossy(&output).into_owned())
+            ProbeOutcome::Failure(String::from_utf8_lossy(&output).into_owned())
         }
-        Err(error) if error.is_deadline() => Answer::Failure(format!(
+        Err(error) if error.is_deadline() => ProbeOutcome::Failure(format!(
             "command timed out: {:?} timed out after {}",
             command.join(" "),
             objects::duration::render(timeout),
         )),
-        Err(error) => Answer::Error(error.rpc_text()),
+        Err(error) => ProbeOutcome::Error(error.rpc_text()),
     }
 }
 
-async fn http_get(question: &Question<'_>, action: &HttpGetAction, timeout: Duration) -> Answer {
+async fn http_get(
+    question: &ProbeInput<'_>,
+    action: &HttpGetAction,
+    timeout: Duration,
+) -> ProbeOutcome {
     let get = match Get::new(action, question.container, question.pod_ip, "kube-probe") {
         Ok(get) => get,
-        Err(error) => return Answer::Error(error),
+        Err(error) => return ProbeOutcome::Error(error),
     };
     match fetch::get(&get, Some(timeout)).await {
         Ok(got) => match got.status {
-            200..300 => Answer::Success,
-            300..400 => Answer::Warning(format!(
+            200..300 => ProbeOutcome::Success,
+            300..400 => ProbeOutcome::Warning(format!(
                 "Probe terminated redirects, Response body: {}",
                 String::from_utf8_lossy(&got.body)
             )),
-            status => Answer::Failure(format!("HTTP probe failed with statuscode: {status}")),
+            status => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
         },
-        Err(error) => Answer::Failure(error.to_string()),
+        Err(error) => ProbeOutcome::Failure(error.to_string()),
     }
 }
 
 async fn tcp_socket(
-    question: &Question<'_>,
+    question: &ProbeInput<'_>,
     action: &TcpSocketAction,
     timeout: Duration,
-) -> Answer {
+) -> ProbeOutcome {
     let port = match fetch::port(&action.port, question.container) {
         Ok(port) => port,
-        Err(error) => return Answer::Error(error),
+        Err(error) => return ProbeOutcome::Error(error),
     };
     let host = if action.host.is_empty() { question.pod_ip } else { &action.host };
     match tokio::time::timeout(timeout, messages::dial(host, port)).await {
-        Ok(Ok(_)) => Answer::Success,
-        Ok(Err(error)) => Answer::Failure(error),
-        Err(_) => Answer::Failure(format!("dial tcp {}: i/o timeout", messages::join(host, port))),
+        Ok(Ok(_)) => ProbeOutcome::Success,
+        Ok(Err(error)) => ProbeOutcome::Failure(error),
+        Err(_) => {
+            ProbeOutcome::Failure(format!("dial tcp {}: i/o timeout", messages::join(host, port)))
+        }
     }
 }

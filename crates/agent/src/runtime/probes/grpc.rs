@@ -1,4 +1,4 @@
-//! The health question of gRPC, `grpc.health.v1.Health/Check`, with upstream's words for answers.
+//! The gRPC health check, `grpc.health.v1.Health/Check`, with upstream's texts for outcomes.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use super::execute::Answer;
+use super::execute::ProbeOutcome;
 use crate::runtime::fetch::{VERSION, messages};
 
-/// Between two attempts to connect: a server that is starting is waited for until time is up.
+/// The pause between two attempts to connect: a starting server is waited for until the timeout.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -45,14 +45,14 @@ impl ServingStatus {
     }
 }
 
-pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration) -> Answer {
+pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
     let address = messages::join(host, port);
     let within = objects::duration::render(timeout);
     let end = tokio::time::Instant::now() + timeout;
     let channel = match tokio::time::timeout_at(end, connect(&address)).await {
         Ok(Ok(channel)) => channel,
         Ok(Err(error)) => {
-            return Answer::Failure(format!(
+            return ProbeOutcome::Failure(format!(
                 "error: failed to connect service at \"{address}\": {error}"
             ));
         }
@@ -61,13 +61,13 @@ pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration)
     let response = match tokio::time::timeout_at(end, check(channel, service)).await {
         Ok(Ok(response)) => response,
         Ok(Err(status)) if is_of_connection(&status) => {
-            // Somebody who listens and speaks something else. Upstream is connected only when it has been
-            // answered in HTTP/2, and tries until time is up.
+            // The server speaks another protocol. Upstream connects only after an HTTP/2 answer, and retries
+            // until the timeout.
             tokio::time::sleep_until(end).await;
             return unconnected(&address, &within);
         }
         Ok(Err(status)) => {
-            return Answer::Failure(match status.code() {
+            return ProbeOutcome::Failure(match status.code() {
                 Code::Unimplemented => format!(
                     "error: this server does not implement the grpc health protocol \
                      (grpc.health.v1.Health): {}",
@@ -80,26 +80,28 @@ pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration)
                 ),
             });
         }
-        Err(_) => return Answer::Failure(late(&within)),
+        Err(_) => return ProbeOutcome::Failure(late(&within)),
     };
     match ServingStatus::try_from(response.status) {
-        Ok(ServingStatus::Serving) => Answer::Success,
-        Ok(other) => {
-            Answer::Failure(format!("service unhealthy (responded with \"{}\")", other.name()))
-        }
-        Err(_) => {
-            Answer::Failure(format!("service unhealthy (responded with \"{}\")", response.status))
-        }
+        Ok(ServingStatus::Serving) => ProbeOutcome::Success,
+        Ok(other) => ProbeOutcome::Failure(format!(
+            "service unhealthy (responded with \"{}\")",
+            other.name()
+        )),
+        Err(_) => ProbeOutcome::Failure(format!(
+            "service unhealthy (responded with \"{}\")",
+            response.status
+        )),
     }
 }
 
-fn unconnected(address: &str, within: &str) -> Answer {
-    Answer::Failure(format!(
+fn unconnected(address: &str, within: &str) -> ProbeOutcome {
+    ProbeOutcome::Failure(format!(
         "timeout: failed to connect service \"{address}\" within {within}: context deadline exceeded"
     ))
 }
 
-/// Whether an error is our own library's and not what a server said.
+/// Returns true if an error is from the client library and not from the server.
 fn is_of_connection(status: &tonic::Status) -> bool {
     std::error::Error::source(status).is_some()
 }

@@ -1,5 +1,5 @@
-//! Events of the kubelet's probes, told again: what each recorded container did is done here by a real
-//! server, or by a runtime that answers as the recorded one did, and the words have to be the same.
+//! Recorded events of the kubelet's probes: a real server, or a runtime with the recorded answers, behaves
+//! like each recorded container, and the event texts must be equal.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 
-use super::execute::{Question, ask};
+use super::execute::{ProbeInput, ask};
 use super::*;
 use crate::runtime::fetch::tests::{ClosedPort, Server};
 use crate::spec::{Handler, IntOrString};
 use crate::status::replay::lines;
 
-/// A runtime that gives one answer to every command.
+/// A runtime that returns one answer to every command.
 #[derive(Clone, Debug)]
 pub(super) struct OneAnswer {
     pub(super) answer: Result<v1::ExecSyncResponse, (Code, String)>,
@@ -40,7 +40,7 @@ impl RuntimeService for OneAnswer {
 
 impl ImageService for OneAnswer {}
 
-/// An endpoint of this system that nobody else has.
+/// Returns an endpoint in its own directory.
 pub(super) fn endpoint(directory: &tempfile::TempDir) -> Endpoint {
     let text = if std::env::consts::FAMILY == "windows" {
         let name = directory.path().file_name().unwrap().to_string_lossy().into_owned();
@@ -51,7 +51,7 @@ pub(super) fn endpoint(directory: &tempfile::TempDir) -> Endpoint {
     Endpoint::parse(&text).unwrap()
 }
 
-/// Serves for as long as the test runs.
+/// Serves for the duration of the test.
 pub(super) async fn served(endpoint: &Endpoint, runtime: OneAnswer) -> cri::Client {
     let listener = Listener::bind(endpoint).await.unwrap();
     let images = runtime.clone();
@@ -59,7 +59,7 @@ pub(super) async fn served(endpoint: &Endpoint, runtime: OneAnswer) -> cri::Clie
     cri::Client::new(endpoint.clone())
 }
 
-/// What the recorded runtime answered, read from what was told of it.
+/// Derives the recorded runtime's answer from the event.
 fn runtime_answer(message: &str) -> Result<v1::ExecSyncResponse, (Code, String)> {
     if let Some((_, error)) = message.split_once("rpc error: code = ") {
         let (code, said) = error.split_once(" desc = ").unwrap();
@@ -81,7 +81,7 @@ fn runtime_answer(message: &str) -> Result<v1::ExecSyncResponse, (Code, String)>
     Ok(v1::ExecSyncResponse { stdout: stdout.into(), stderr: stderr.into(), exit_code: 1 })
 }
 
-/// Does to a probe what was done to the recorded one; the message as it is here.
+/// Repeats a recorded probe and returns its event.
 async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
@@ -89,7 +89,7 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
     let mut expected = recorded.to_owned();
     let mut silent = None;
     let closed = ClosedPort::new();
-    // Where time is not what is to run out, there is enough of it.
+    // The timeout is long unless the recorded probe timed out.
     let runs_out = recorded.contains("timed out") || recorded.contains("Client.Timeout");
     let timeout_seconds = if runs_out { 1 } else { 60 };
     let mut runtime = cri::Client::new(endpoint.clone());
@@ -111,13 +111,13 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
                         0\r\nConnection: close\r\n\r\n";
             Server::start(&[away]).await.port
         } else {
-            assert!(recorded.contains("not found"), "not known how to do this: {recorded}");
+            assert!(recorded.contains("not found"), "cannot be reproduced: {recorded}");
             1
         };
         let asked = match (&mut handler.http_get, &mut handler.tcp_socket) {
             (Some(get), _) => &mut get.port,
             (None, Some(tcp)) => &mut tcp.port,
-            (None, None) => panic!("a handler that was not recorded: {handler:?}"),
+            (None, None) => panic!("unexpected handler: {handler:?}"),
         };
         if let IntOrString::Int(number) = asked {
             expected = expected.replace(&format!(":{number}"), &format!(":{port}"));
@@ -128,7 +128,7 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
         expected = expected.replace(address, "127.0.0.1");
     }
     let (pod, container) = (Pod::default(), Container::default());
-    let question = Question {
+    let question = ProbeInput {
         pod: &pod,
         container: &container,
         id: "id",
@@ -142,7 +142,7 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
 }
 
 #[tokio::test]
-async fn recorded_probes_are_told_in_the_same_words() {
+async fn recorded_probe_events_have_equal_texts() {
     let mut seen = 0;
     for life in lines("pods.jsonl.gz") {
         let Ok(pod) = serde_json::from_value::<Pod>(life["manifest"].clone()) else { continue };
@@ -169,9 +169,9 @@ async fn recorded_probes_are_told_in_the_same_words() {
     assert!(seen >= 30, "only {seen} events of probes were recorded");
 }
 
-/// What people see in the log of a hook that fails is ours; that it fails, and how it is told, is not.
+/// The logged error of a failed hook is our own text; the failure and its event must match.
 #[tokio::test]
-async fn recorded_hooks_are_told_in_the_same_words() {
+async fn recorded_hook_events_have_equal_texts() {
     use crate::runtime::hooks::{self, Hook};
     let directory = tempfile::tempdir().unwrap();
     let answer = Ok(v1::ExecSyncResponse { exit_code: 2, ..Default::default() });

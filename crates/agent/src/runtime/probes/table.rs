@@ -1,12 +1,12 @@
-//! The probes of all pods: [`Table`], which knows whom to ask next and what answers change.
+//! The probes of all pods: [`Table`] selects the next probe and turns outcomes into reports.
 //!
-//! Asks nobody, and is told the time.
+//! It executes nothing, and time is an argument.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cycle::{Appeared, Cycle, Millis, Timing};
-use super::execute::Answer;
+use super::cycle::{Cycle, Millis, RunningContainer, Timing};
+use super::execute::ProbeOutcome;
 use super::{ProbeReport, ProbeTarget, probe_of};
 use crate::observability::events::ProbeKind;
 use crate::runtime::observed::RuntimeId;
@@ -14,12 +14,12 @@ use crate::spec::{Pod, Role};
 
 const NANOS: i64 = 1_000_000;
 
-/// Startup comes first: what it has found decides on the others.
+/// Startup comes first: its result enables the others.
 const KINDS: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness];
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Now {
-    /// Since the table was made.
+pub(super) struct ProbeTime {
+    /// Since the table was created.
     pub millis: Millis,
     /// Since 1970.
     pub wall_nanos: i64,
@@ -27,28 +27,28 @@ pub(super) struct Now {
 
 #[derive(Debug)]
 pub(super) struct Table {
-    /// When it was made: what ran before then may have been probed by an agent before this one.
+    /// The time of its creation. Containers that started before may have been probed by a previous agent.
     made: i64,
     /// By UID.
-    pods: HashMap<String, Followed>,
+    pods: HashMap<String, ProbedPod>,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct ProbedPod {
     pod: Arc<Pod>,
     pod_ip: String,
-    probes: Vec<Watched>,
+    probes: Vec<ContainerProbe>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct ContainerProbe {
     container: String,
     cycle: Cycle,
 }
 
-/// A question that is to be put now.
+/// A probe to execute now.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ProbeRequest {
     pub pod: Arc<Pod>,
     pub pod_ip: String,
     pub container: String,
@@ -62,13 +62,13 @@ impl Table {
         Table { made: wall_nanos, pods: HashMap::new() }
     }
 
-    /// The containers of a pod that run now. `share` is by chance, from none to one.
+    /// Sets the running containers of a pod. `share` returns a random number between 0 and 1.
     pub(super) fn follow(
         &mut self,
         pod: &Arc<Pod>,
         pod_ip: &str,
         running: &[ProbeTarget],
-        now: Now,
+        now: ProbeTime,
         mut share: impl FnMut() -> f64,
     ) -> Vec<ProbeReport> {
         let uid = pod.metadata.uid.clone();
@@ -77,7 +77,7 @@ impl Table {
             self.pods.remove(&uid);
             return Vec::new();
         }
-        let followed = self.pods.entry(uid.clone()).or_insert_with(|| Followed {
+        let followed = self.pods.entry(uid.clone()).or_insert_with(|| ProbedPod {
             pod: Arc::clone(pod),
             pod_ip: String::new(),
             probes: Vec::new(),
@@ -89,11 +89,11 @@ impl Table {
             .retain(|watched| wanted.iter().any(|(name, kind, _)| watched.is(name, *kind)));
         for (name, kind, timing) in wanted {
             if !followed.probes.iter().any(|watched| watched.is(name, kind)) {
-                // Right after the agent's start there are many pods at once.
+                // Many pods are registered right after the agent's start.
                 let early = now.millis < timing.period;
                 let wait = if early { timing.period as f64 * share() } else { 0.0 };
                 let cycle = Cycle::new(kind, timing, now.millis + wait as Millis);
-                followed.probes.push(Watched { container: name.to_owned(), cycle });
+                followed.probes.push(ContainerProbe { container: name.to_owned(), cycle });
             }
         }
         let mut reports = Vec::new();
@@ -101,7 +101,7 @@ impl Table {
             for kind in KINDS {
                 let started = match pod.is_terminating() {
                     false => followed.started(&target.name),
-                    // Its startup is asked no more.
+                    // Its startup is no longer probed.
                     true => has_started(pod, target),
                 };
                 let Some(watched) = followed.probes.iter_mut().find(|w| w.is(&target.name, kind))
@@ -111,7 +111,7 @@ impl Table {
                 let known =
                     if target.started_at < self.made { known(pod, target, kind) } else { None };
                 let age = (now.wall_nanos - target.started_at).max(0) / NANOS;
-                let seen = Appeared { id: &target.id, age, started, known };
+                let seen = RunningContainer { id: &target.id, age, started, known };
                 if watched.cycle.see(Some(seen), now.millis) && known.is_some() {
                     reports.push(report(&uid, &target.name, &target.id, kind, known));
                 }
@@ -129,23 +129,23 @@ impl Table {
         self.pods.remove(uid);
     }
 
-    /// When the next question is to be put.
+    /// Returns the time of the next probe.
     pub(super) fn due(&self) -> Option<Millis> {
         let all = self.pods.values().flat_map(|followed| &followed.probes);
         all.filter_map(|watched| watched.cycle.due()).min()
     }
 
-    /// The questions that are to be put now.
-    pub(super) fn ask(&mut self, now: Millis) -> Vec<Asked> {
+    /// Returns the probes to execute now.
+    pub(super) fn ask(&mut self, now: Millis) -> Vec<ProbeRequest> {
         let mut asked = Vec::new();
-        for Followed { pod, pod_ip, probes } in self.pods.values_mut() {
-            for Watched { container, cycle } in probes {
+        for ProbedPod { pod, pod_ip, probes } in self.pods.values_mut() {
+            for ContainerProbe { container, cycle } in probes {
                 if cycle.due().is_none_or(|due| due > now) {
                     continue;
                 }
                 let (kind, timeout_seconds) = (cycle.kind, cycle.timing.timeout_seconds);
                 let Some(id) = cycle.ask(now) else { continue };
-                asked.push(Asked {
+                asked.push(ProbeRequest {
                     pod: Arc::clone(pod),
                     pod_ip: pod_ip.clone(),
                     container: container.clone(),
@@ -158,11 +158,11 @@ impl Table {
         asked
     }
 
-    /// What came of a question.
+    /// Records the outcome of a probe.
     pub(super) fn answer(
         &mut self,
-        asked: &Asked,
-        answer: Answer,
+        asked: &ProbeRequest,
+        answer: ProbeOutcome,
         now: Millis,
     ) -> Vec<ProbeReport> {
         let uid = &asked.pod.metadata.uid;
@@ -189,15 +189,15 @@ impl Table {
     }
 }
 
-impl Followed {
-    /// Whether the other probes of a container may ask.
+impl ProbedPod {
+    /// Returns true if the other probes of a container may run.
     fn started(&self, container: &str) -> bool {
         let startup = self.probes.iter().find(|w| w.is(container, ProbeKind::Startup));
         startup.is_none_or(|watched| watched.cycle.result() == Some(true))
     }
 }
 
-impl Watched {
+impl ContainerProbe {
     fn is(&self, container: &str, kind: ProbeKind) -> bool {
         self.container == container && self.cycle.kind == kind
     }
@@ -220,7 +220,7 @@ fn report(
     }
 }
 
-/// The probes a pod has now.
+/// Returns the probes of a pod.
 fn wanted(pod: &Pod) -> Vec<(&str, ProbeKind, Timing)> {
     let mut wanted = Vec::new();
     for (role, container) in pod.containers() {
@@ -228,7 +228,7 @@ fn wanted(pod: &Pod) -> Vec<(&str, ProbeKind, Timing)> {
             continue;
         }
         for kind in KINDS {
-            // What is to end is not restarted, but may still be in use.
+            // A terminating pod is not restarted, but may still be in use.
             if pod.is_terminating() && kind != ProbeKind::Readiness {
                 continue;
             }
@@ -240,14 +240,14 @@ fn wanted(pod: &Pod) -> Vec<(&str, ProbeKind, Timing)> {
     wanted
 }
 
-/// Whether a container of a pod that is to end has started, so that it may be asked for its readiness.
+/// Returns true if a container of a terminating pod has started, so that its readiness may be probed.
 fn has_started(pod: &Pod, target: &ProbeTarget) -> bool {
     let probed = pod.container(&target.name).is_some_and(|(_, c)| c.startup_probe.is_some());
     !probed || known(pod, target, ProbeKind::Startup) == Some(true)
 }
 
-/// What the status of the pod says of a container that an agent before this one has probed. Upstream
-/// keeps to it, so that a restart takes no pod out of service.
+/// Returns the result in the pod's status of a container that a previous agent probed. Upstream keeps it, so
+/// that a restart of the agent takes no pod out of service.
 fn known(pod: &Pod, target: &ProbeTarget, kind: ProbeKind) -> Option<bool> {
     let field = match kind {
         ProbeKind::Readiness => "ready",

@@ -1,4 +1,4 @@
-//! The table by hand, and the task against servers on this machine.
+//! Tests of the table, and of the task with servers on this machine.
 
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -9,7 +9,7 @@ use super::recorded::{OneAnswer, endpoint, served};
 use super::*;
 use crate::runtime::fetch::tests::{ClosedPort, Server};
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Long enough for a busy machine; not waited for in a passing test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pod(container: &serde_json::Value) -> Arc<Pod> {
@@ -24,15 +24,15 @@ fn target(id: &str) -> ProbeTarget {
     ProbeTarget { name: "c".to_owned(), id: id.to_owned(), started_at: 0 }
 }
 
-fn at(millis: Millis) -> Now {
-    Now { millis, wall_nanos: millis * 1_000_000 }
+fn at(millis: Millis) -> ProbeTime {
+    ProbeTime { millis, wall_nanos: millis * 1_000_000 }
 }
 
 fn no_wait() -> f64 {
     0.0
 }
 
-/// A table that was made before everything.
+/// Returns a table that is older than all containers.
 fn table() -> Table {
     Table::new(0)
 }
@@ -44,7 +44,7 @@ fn asked(table: &mut Table, now: Millis) -> Vec<ProbeKind> {
 }
 
 #[test]
-fn startup_comes_first_and_opens_the_others_at_once() {
+fn passed_startup_enables_the_other_probes_at_once() {
     let mut table = table();
     let probe = json!({"periodSeconds": 5, "exec": {"command": ["true"]}});
     let pod = pod(&json!({
@@ -58,7 +58,7 @@ fn startup_comes_first_and_opens_the_others_at_once() {
     assert_eq!(questions.len(), 1);
     let question = questions.remove(0);
     assert_eq!((question.kind, table.due()), (ProbeKind::Startup, None));
-    let reports = table.answer(&question, Answer::Success, 5_100);
+    let reports = table.answer(&question, ProbeOutcome::Success, 5_100);
     assert_eq!(reports.len(), 1);
     assert_eq!((reports[0].healthy, &reports[0].told), (Some(true), &None));
     assert_eq!(table.due(), Some(5_100));
@@ -67,7 +67,7 @@ fn startup_comes_first_and_opens_the_others_at_once() {
 }
 
 #[test]
-fn a_pod_that_is_to_end_is_only_asked_whether_it_is_ready() {
+fn only_readiness_of_a_terminating_pod_is_probed() {
     let mut table = table();
     let probe = json!({"exec": {"command": ["true"]}});
     let pod = pod(&json!({"name": "c", "livenessProbe": probe, "readinessProbe": probe}));
@@ -79,7 +79,7 @@ fn a_pod_that_is_to_end_is_only_asked_whether_it_is_ready() {
 }
 
 #[test]
-fn what_is_to_end_before_it_has_started_is_not_asked_whether_it_is_ready() {
+fn readiness_is_not_probed_if_terminating_before_startup() {
     let probe = json!({"exec": {"command": ["true"]}});
     let of = json!({"name": "c", "startupProbe": probe, "readinessProbe": probe});
     for (started, expected) in [(false, vec![]), (true, vec![ProbeKind::Readiness])] {
@@ -94,7 +94,7 @@ fn what_is_to_end_before_it_has_started_is_not_asked_whether_it_is_ready() {
 }
 
 #[test]
-fn what_is_gone_is_not_asked() {
+fn containers_that_are_gone_are_not_probed() {
     let mut table = table();
     let probe = json!({"exec": {"command": ["true"]}});
     let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
@@ -102,7 +102,7 @@ fn what_is_gone_is_not_asked() {
     let question = table.ask(0).remove(0);
     table.follow(&pod, "", &[], at(1), no_wait);
     assert_eq!(table.due(), None);
-    assert_eq!(table.answer(&question, Answer::Failure(String::new()), 2), []);
+    assert_eq!(table.answer(&question, ProbeOutcome::Failure(String::new()), 2), []);
     table.follow(&pod, "", &[target("two")], at(3), no_wait);
     assert!(table.due().is_some());
     table.forget("u");
@@ -110,7 +110,7 @@ fn what_is_gone_is_not_asked() {
 }
 
 #[test]
-fn probes_of_an_agent_that_just_started_are_spread_over_their_period() {
+fn probes_after_agent_start_are_spread_over_their_period() {
     let probe = json!({"periodSeconds": 20, "exec": {"command": ["true"]}});
     let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
     for (now, due) in [(1_000, 6_000), (19_999, 24_999), (20_000, 20_000)] {
@@ -132,7 +132,7 @@ fn containers_that_were_ready_before_the_agent_stay_ready() {
     let reports = table.follow(&Arc::new(pod.clone()), "", &[target("one")], at(0), no_wait);
     let told: Vec<_> = reports.iter().map(|report| (report.kind, report.healthy)).collect();
     assert_eq!(told, [(ProbeKind::Startup, Some(true)), (ProbeKind::Readiness, Some(true))]);
-    // A container it started itself has to show it again, whatever the status says.
+    // A container that it started itself must become ready again, whatever the status is.
     let mut later = target("one");
     later.started_at = 1_000_000_001;
     table.forget("u");
@@ -159,7 +159,7 @@ fn sidecars_are_probed_and_other_init_containers_are_not() {
     assert_eq!(names, ["s"]);
 }
 
-/// Probes of which nothing is expected of the runtime.
+/// Returns probes without a runtime.
 fn without_runtime() -> (Probes, UnboundedReceiver<ProbeReport>) {
     let directory = tempfile::tempdir().unwrap();
     let (reports, told) = mpsc::unbounded_channel();
@@ -171,7 +171,7 @@ async fn next(told: &mut UnboundedReceiver<ProbeReport>) -> ProbeReport {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_is_ready() {
+async fn answering_server_is_ready() {
     let server = Server::start(&["HTTP/1.1 204 No Content\r\n\r\n"]).await;
     let probe = json!({"periodSeconds": 1, "httpGet": {"path": "/", "port": server.port}});
     let pod = pod(&json!({"name": "c", "readinessProbe": probe}));
@@ -190,7 +190,7 @@ async fn a_server_that_answers_is_ready() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_closed_fails_the_container_when_it_was_tried_often_enough() {
+async fn closed_port_fails_after_the_failure_threshold() {
     let closed = ClosedPort::new();
     let port = closed.port;
     let probe = json!({"periodSeconds": 1, "failureThreshold": 2, "tcpSocket": {"port": port}});
@@ -200,13 +200,13 @@ async fn a_port_that_is_closed_fails_the_container_when_it_was_tried_often_enoug
     let first = next(&mut told).await;
     let output = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     let probe = ProbeKind::Liveness;
-    assert_eq!((first.healthy, first.told), (None, Some(Told::Unhealthy { probe, output })));
+    assert_eq!((first.healthy, first.told), (None, Some(AgentEvent::Unhealthy { probe, output })));
     let second = next(&mut told).await;
     assert_eq!(second.healthy, Some(false));
 }
 
 #[tokio::test]
-async fn commands_get_the_variables_that_stand_in_the_spec() {
+async fn commands_expand_variables_of_the_spec() {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
     let response = v1::ExecSyncResponse { exit_code: 0, ..Default::default() };
@@ -242,7 +242,7 @@ mod health {
     use hyper::service::service_fn;
     use hyper_util::rt::{TokioExecutor, TokioIo};
 
-    /// Answers every call with a message of this status, or with this code of gRPC.
+    /// Answers every call with a message of this status, or with this gRPC code.
     pub(super) async fn start(status: Result<u8, u8>) -> u16 {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -267,7 +267,7 @@ mod health {
         let _ = request.into_body().collect().await;
         Ok(match status {
             Ok(status) => {
-                // A frame of gRPC with field 1 as a number; then the trailer that all went well.
+                // A gRPC frame with field 1 as a number, then the trailer for success.
                 let message = Bytes::copy_from_slice(&[0, 0, 0, 0, 2, 8, status]);
                 let mut trailer = http::HeaderMap::new();
                 trailer.insert("grpc-status", "0".parse().unwrap());
@@ -290,13 +290,13 @@ mod health {
 }
 
 #[tokio::test]
-async fn grpc_servers_are_told_in_the_kubelets_words() {
+async fn grpc_outcomes_have_the_kubelets_texts() {
     let check = async |status: Result<u8, u8>, expected: Result<(), &str>| {
         let port = health::start(status).await;
         let answer = grpc::ask("127.0.0.1", port, "svc", PATIENCE).await;
         let expected = match expected {
-            Ok(()) => Answer::Success,
-            Err(text) => Answer::Failure(text.to_owned()),
+            Ok(()) => ProbeOutcome::Success,
+            Err(text) => ProbeOutcome::Failure(text.to_owned()),
         };
         assert_eq!(answer, expected);
     };
@@ -310,18 +310,18 @@ async fn grpc_servers_are_told_in_the_kubelets_words() {
     check(Err(5), Err(refused)).await;
     let kept = ClosedPort::new();
     let closed = kept.port;
-    // Nor is somebody connected who is answered in another protocol.
+    // An answer in another protocol is not a connection.
     let plain = Server::start(&["HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"]).await;
     let answer = grpc::ask("127.0.0.1", plain.port, "", Duration::from_secs(1)).await;
     let late = format!(
         "timeout: failed to connect service \"127.0.0.1:{}\" within 1s: context deadline exceeded",
         plain.port
     );
-    assert_eq!(answer, Answer::Failure(late));
+    assert_eq!(answer, ProbeOutcome::Failure(late));
     let answer = grpc::ask("127.0.0.1", closed, "", Duration::from_millis(50)).await;
     let expected = format!(
         "timeout: failed to connect service \"127.0.0.1:{closed}\" within 0.05s: context deadline \
          exceeded"
     );
-    assert_eq!(answer, Answer::Failure(expected));
+    assert_eq!(answer, ProbeOutcome::Failure(expected));
 }

@@ -1,11 +1,11 @@
-//! A strategic merge patch from one status to another: [`difference`].
+//! Computes a strategic merge patch between two statuses: [`difference`].
 //!
-//! Conditions are merged by type and addresses by value, everything else that is a list is replaced; so
-//! the API's schema has it. What is not there any more is set to null.
+//! As in the API's schema, conditions are merged by type and addresses by value, and other lists are replaced. Fields
+//! that are gone are set to null.
 
 use serde_json::{Map, Value, json};
 
-/// What has to be sent.
+/// Returns the patch.
 pub(super) fn difference(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
     let mut changes = Map::new();
     for (name, value) in new {
@@ -35,7 +35,7 @@ pub(super) fn difference(old: &Map<String, Value>, new: &Map<String, Value>) -> 
     changes
 }
 
-/// Conditions that are new or others than before, and those that are to go.
+/// Returns the conditions that are new, changed or deleted.
 fn by_type(old: &[Value], new: &[Value]) -> Vec<Value> {
     let find = |list: &[Value], kind: &Value| list.iter().find(|c| c["type"] == *kind).cloned();
     let mut changes = Vec::new();

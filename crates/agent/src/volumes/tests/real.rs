@@ -295,7 +295,7 @@ fn a_file_of_a_config_map_can_be_a_sub_path_and_is_the_new_one_for_the_next_cont
         );
         let mounted = place.set_up(&pod).unwrap();
         let (container, env) = (&pod.spec.containers[0], Environment::default());
-        let path = |mounted: &Mounted| {
+        let path = |mounted: &MountedVolumes| {
             let paths = place.volumes.sub_paths(&pod, container, mounted, &env).unwrap();
             PathBuf::from(&paths[&0])
         };

@@ -8,9 +8,9 @@ fn now() -> Timestamp {
     Timestamp::new(1_136_214_245, 0)
 }
 
-fn try_read(text: &str) -> Result<Read, String> {
+fn try_read(text: &str) -> Result<PodWithManifest, String> {
     let gates = FeatureGates::default();
-    let around = Around { node: "node-1", gates: &gates };
+    let around = ManifestContext { node: "node-1", gates: &gates };
     super::read(text, "/etc/kubernetes/manifests/a.yaml", around, now())
         .map_err(|error| error.to_string())
 }
@@ -41,19 +41,19 @@ fn a_manifest_becomes_a_pod_of_this_node() {
 }
 
 #[test]
-fn the_uid_follows_what_the_manifest_means_and_where_it_is() {
+fn uid_depends_on_the_content_and_path_of_the_manifest() {
     let uid = |text: &str| try_read(text).unwrap().pod.metadata.uid.clone();
     assert_eq!(uid(WEB), uid(&format!("# a remark\n{WEB}")));
     assert_eq!(uid(WEB), uid(&WEB.replace("{name: web}", "{name: web, uid: from-elsewhere}")));
     assert_ne!(uid(WEB), uid(&WEB.replace("busybox", "busybox:2")));
     let gates = FeatureGates::default();
-    let around = Around { node: "node-1", gates: &gates };
+    let around = ManifestContext { node: "node-1", gates: &gates };
     let elsewhere = super::read(WEB, "/b.yaml", around, now()).unwrap();
     assert_ne!(uid(WEB), elsewhere.pod.metadata.uid);
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_have_their_position() {
     let table = [
         (
             String::new(),
@@ -88,7 +88,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             format!("{WEB}---\n{WEB}"),
-            "line 10, column 1: a second object begins here; a file holds one static pod",
+            "line 10, column 1: a second object begins here; a file must contain one static pod",
         ),
     ];
     for (text, wanted) in table {
@@ -115,22 +115,22 @@ fn volumes_may_not_come_from_the_api() {
     }
 }
 
-/// The scenarios of the family `static` that the kubelet was recorded with.
+/// Returns the kubelet's recorded scenarios of the family `static`.
 fn recorded() -> Vec<Value> {
     let all = lines("pods.jsonl.gz").into_iter();
     all.filter(|scenario| scenario["family"] == "static").collect()
 }
 
 #[test]
-fn mirrors_are_those_the_kubelet_was_recorded_to_make() {
+fn mirrors_match_the_recorded_ones_of_the_kubelet() {
     let gates = FeatureGates::default();
-    let around = Around { node: "node-1", gates: &gates };
+    let around = ManifestContext { node: "node-1", gates: &gates };
     let mut compared = 0;
     for scenario in recorded() {
         let id = scenario["id"].as_str().unwrap();
         let mut manifest = scenario["manifest"].clone();
         if id == "static-web-node-1" {
-            // On record is the manifest that took the place of the one whose mirror is.
+            // The recording has the manifest that replaced the mirror's.
             manifest["metadata"]["labels"].as_object_mut().unwrap().remove("rev");
             let command = &mut manifest["spec"]["containers"][0]["command"][2];
             *command = command.as_str().unwrap().replace("echo changed; ", "").into();
@@ -151,7 +151,7 @@ fn mirrors_are_those_the_kubelet_was_recorded_to_make() {
         }
         annotations[CONFIG_SEEN] = "<TIME>".into();
         let mut wanted = recorded.clone();
-        // What the API server puts in.
+        // Fields that the API server sets.
         for field in ["uid", "generation", "creationTimestamp"] {
             wanted["metadata"].as_object_mut().unwrap().remove(field);
         }

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use super::*;
 
-fn read(uid: &str) -> Read {
+fn read(uid: &str) -> PodWithManifest {
     let mut pod = Pod::default();
     pod.metadata.uid = uid.to_owned();
-    Read { pod: Arc::new(pod), text: uid.into() }
+    PodWithManifest { pod: Arc::new(pod), text: uid.into() }
 }
 
 fn named(name: &str) -> Name {
@@ -28,18 +28,18 @@ fn mirrors(wanted: &[(&str, &str)], there: &[(&str, &str, bool)]) -> Mirrors {
 }
 
 #[test]
-fn mirrors_are_made_taken_away_and_made_again() {
+fn mirrors_are_created_deleted_and_created_again() {
     let delete =
         |name: &str, of: &str| Action::Delete { name: named(name), uid: format!("mirror of {of}") };
     let create = |name: &str| Action::Create(named(name));
     let table = [
         (mirrors(&[("a", "1")], &[]), vec![create("a")]),
         (mirrors(&[("a", "1")], &[("a", "1", false)]), vec![]),
-        // Deleted by somebody, of another file, of no file.
+        // A terminating mirror, one of another manifest, and one without a manifest.
         (mirrors(&[("a", "1")], &[("a", "1", true)]), vec![delete("a", "1")]),
         (mirrors(&[("a", "2")], &[("a", "1", false)]), vec![delete("a", "1")]),
         (mirrors(&[], &[("a", "1", false)]), vec![delete("a", "1")]),
-        // Nothing is known for sure yet.
+        // The lists are not complete yet.
         (Mirrors { complete: false, ..mirrors(&[("b", "1")], &[("a", "1", false)]) }, vec![]),
     ];
     for (mirrors, wanted) in table {
@@ -48,7 +48,7 @@ fn mirrors_are_made_taken_away_and_made_again() {
 }
 
 #[test]
-fn a_mirror_that_is_going_shows_nothing() {
+fn terminating_mirror_does_not_count() {
     let mirrors = mirrors(&[], &[("a", "1", false), ("b", "2", true)]);
     assert_eq!(mirrors.showing("1"), Some("mirror of 1"));
     assert_eq!(mirrors.showing("2"), None);

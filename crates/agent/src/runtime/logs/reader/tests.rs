@@ -1,4 +1,4 @@
-//! What is told of logs: at once, and as they grow and are rotated.
+//! Tests of reading logs: complete files, and files that grow and are rotated.
 
 use std::fs;
 use std::io::Write as _;
@@ -31,7 +31,7 @@ fn since(text: &str) -> Option<Timestamp> {
 }
 
 #[test]
-fn options_choose_what_is_told() {
+fn options_select_the_output() {
     let text = [
         logged(1, "F", "one"),
         logged(2, "P", "two "),
@@ -63,7 +63,7 @@ fn options_choose_what_is_told() {
 }
 
 #[test]
-fn a_tail_is_found_beyond_a_block() {
+fn tail_can_be_longer_than_a_block() {
     let long = "x".repeat(BLOCK);
     let text = [logged(1, "F", "first"), logged(2, "F", &long), logged(3, "F", "last")].concat();
     let (_dir, path) = file(&text);
@@ -73,18 +73,18 @@ fn a_tail_is_found_beyond_a_block() {
 }
 
 #[test]
-fn a_last_line_without_end_is_told_at_the_end() {
+fn incomplete_last_line_is_output_at_the_end() {
     let (_dir, path) = file(&(logged(1, "F", "one") + "2016-10-06T00:17:02Z stdout F tw"));
     assert_eq!(whole(&path, Options::default()), "one\ntw\n");
 }
 
 #[test]
-fn a_log_that_is_not_there_is_named() {
+fn error_of_a_missing_log_has_its_path() {
     let error = Reader::open(Path::new("/nowhere/0.log"), Options::default()).unwrap_err();
     assert!(error.to_string().contains("failed to open log file \"/nowhere/0.log\""), "{error}");
 }
 
-/// Somebody who follows a log of a container that runs until told.
+/// A follower of the log of a container that runs until it is stopped.
 struct Following {
     runs: Arc<AtomicBool>,
     chunks: mpsc::Receiver<Bytes>,
@@ -122,13 +122,13 @@ fn append(path: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn a_log_is_followed_until_its_container_has_ended() {
+async fn log_is_followed_until_its_container_exits() {
     let (_dir, path) = file(&logged(1, "F", "one"));
     let options = Options { follow: true, ..Options::default() };
     let mut following = Following::start(&path, options);
     following.sees("one\n").await;
     let second = logged(2, "F", "two");
-    // A line comes as it is written, and is told when it is whole.
+    // An incomplete line is sent when it is complete.
     append(&path, &second[..30]);
     append(&path, &second[30..]);
     following.sees("one\ntwo\n").await;
@@ -140,14 +140,14 @@ async fn a_log_is_followed_until_its_container_has_ended() {
 }
 
 #[tokio::test]
-async fn a_log_is_followed_over_a_rotation_and_nothing_is_lost() {
+async fn following_a_rotated_log_loses_no_lines() {
     let (dir, path) = file(&logged(1, "F", "one"));
     let options = Options { follow: true, tail: Some(10), ..Options::default() };
     let mut following = Following::start(&path, options);
     following.sees("one\n").await;
     let old = dir.path().join("0.log.20060102-150405");
     fs::rename(&path, &old).unwrap();
-    // The runtime has not been told yet.
+    // The runtime has not reopened its log yet.
     append(&old, &logged(2, "F", "two"));
     following.sees("one\ntwo\n").await;
     append(&old, &logged(3, "F", "three"));
@@ -158,7 +158,7 @@ async fn a_log_is_followed_over_a_rotation_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn following_ends_when_nobody_listens_or_enough_was_told() {
+async fn following_ends_at_the_limit_or_without_a_receiver() {
     let (_dir, path) = file(&logged(1, "F", "one"));
     let options = Options { follow: true, ..Options::default() };
     let mut following = Following::start(&path, options);

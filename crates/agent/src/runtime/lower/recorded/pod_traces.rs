@@ -1,5 +1,5 @@
-//! Lives of recorded pods (`testdata/golden-node/pods.jsonl.gz`): what stopped a container from being
-//! made has our words too, and what containers printed of their environment is in ours.
+//! Traces of recorded pods (`testdata/golden-node/pods.jsonl.gz`): errors of container creation have equal
+//! texts, and the environment that containers printed equals ours.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::runtime::lower::tests::{World, texts};
 use crate::runtime::lower::{ImageUser, MountedVolume};
 use crate::spec::Pod;
 
-/// The world of a recorded pod, with the objects that every namespace had.
+/// Returns the world of a recorded pod, with the objects of every namespace.
 fn world() -> World {
     let mut world = World::new();
     world.facts = node();
@@ -27,14 +27,14 @@ fn world() -> World {
     world
 }
 
-/// Every state of a recorded pod's first container.
+/// Returns every state of a recorded pod's first container.
 fn states(line: &Value) -> impl Iterator<Item = &Value> {
     let snapshots = line["snapshots"].as_array().into_iter().flatten();
     snapshots.filter_map(|snapshot| snapshot.pointer("/status/containerStatuses/0/state"))
 }
 
 #[test]
-fn what_stops_a_container_is_said_in_the_words_of_the_kubelet() {
+fn config_errors_have_the_kubelets_texts() {
     let mut seen = Vec::new();
     for line in read("pods.jsonl.gz") {
         let is_refused =
@@ -44,7 +44,7 @@ fn what_stops_a_container_is_said_in_the_words_of_the_kubelet() {
         let pod: Pod = serde_json::from_value(served(&line, "lives")).unwrap();
         let mut world = world();
         for volume in &pod.spec.volumes {
-            // Mounted, but with no sub-path to be had below it.
+            // Mounted, but without a prepared sub-path.
             let host_path = format!("/var/lib/kubelet/pods/{UID}/volumes/{}", volume.name);
             let path = MountedVolume::Path { host_path, read_only: false, relabel: false };
             world.mounted.volumes.insert(volume.name.clone(), path);
@@ -58,7 +58,7 @@ fn what_stops_a_container_is_said_in_the_words_of_the_kubelet() {
 }
 
 #[test]
-fn containers_find_the_environment_they_found() {
+fn environment_equals_the_recorded_one() {
     let mut lines = 0;
     for line in read("pods.jsonl.gz") {
         if !["cm-envfrom-mixed", "downward-env-cni"].iter().any(|id| line["id"] == *id) {

@@ -1,4 +1,4 @@
-//! From a plan to what containers are told, on a machine whose NUMA nodes have holes in their numbers.
+//! From a plan to requests, on a machine with gaps in its NUMA node numbers.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Node, NumaId, SocketId, T
 
 use super::*;
 
-/// NUMA nodes 0 and 2 of four CPUs each; CPU 0 is the system's, and a gibibyte of each node.
+/// Returns NUMA nodes 0 and 2 with four CPUs each. CPU 0 and a gibibyte of each node are reserved for the
+/// system.
 fn machine(os: OsName, managed: bool) -> Node {
     let cpus = (0..8).map(|cpu| Cpu {
         cpu: CpuId(cpu),
@@ -60,8 +61,8 @@ fn machine(os: OsName, managed: bool) -> Node {
     Node { topology, os, cpu, memory, alignment, affinity_mode: AffinityMode::default() }
 }
 
-/// Plans a pod after one that fills most of node 0, and says where its containers are.
-fn placed(node: &Node, pod: &Pod) -> BTreeMap<String, Placed> {
+/// Plans a pod after another that fills most of node 0, and returns its containers' affinity.
+fn placed(node: &Node, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
     let mut ledger = node.empty_ledger();
     let amounts = json!({"cpu": "3", "memory": "1Gi"});
     let first = pod_of(json!({"resources": {"limits": amounts, "requests": amounts}}));
@@ -74,7 +75,7 @@ fn placed(node: &Node, pod: &Pod) -> BTreeMap<String, Placed> {
         containers = placement.containers;
     }
     let of = |one: &placement::plan::ContainerPlacement| {
-        (one.name.as_str().to_owned(), Placed::of(one, node, &ledger))
+        (one.name.as_str().to_owned(), ContainerAffinity::of(one, node, &ledger))
     };
     containers.iter().map(of).collect()
 }
@@ -85,7 +86,7 @@ fn guaranteed(cpus: &str) -> Pod {
 }
 
 #[test]
-fn a_plan_becomes_cpus_and_memory_nodes_by_their_real_numbers() {
+fn plan_is_lowered_to_real_cpu_and_node_numbers() {
     let node = machine(OsName::Linux, true);
     let of = |pod: &Pod| {
         let mut world = World::new();
@@ -95,20 +96,20 @@ fn a_plan_becomes_cpus_and_memory_nodes_by_their_real_numbers() {
     };
     let text = |cpus: &str, mems: &str, quota| (cpus.to_owned(), mems.to_owned(), quota);
     assert_eq!(of(&guaranteed("2")), text("4-5", "2", -1));
-    // The pool that is left by the first pod, and limits by time.
+    // The pool that the first pod leaves, and a quota.
     assert_eq!(of(&guaranteed("1500m")).0, "0,4-7");
     assert_eq!(of(&guaranteed("1500m")).2, 150_000);
     assert_eq!(of(&pod_of(json!({}))), text("0,4-7", "", 0));
 }
 
 #[test]
-fn nobody_is_placed_where_nobody_plans() {
+fn containers_have_no_affinity_without_policies() {
     let node = machine(OsName::Linux, false);
-    assert_eq!(placed(&node, &guaranteed("2"))["c"], Placed::default());
+    assert_eq!(placed(&node, &guaranteed("2"))["c"], ContainerAffinity::default());
 }
 
 #[test]
-fn a_plan_for_windows_is_in_processor_groups() {
+fn windows_plan_is_lowered_to_processor_groups() {
     let placed = placed(&machine(OsName::Windows, true), &guaranteed("2"));
     let groups: Vec<_> =
         placed["c"].groups.iter().map(|group| (group.group.get(), group.mask)).collect();
@@ -116,9 +117,9 @@ fn a_plan_for_windows_is_in_processor_groups() {
 }
 
 #[test]
-fn a_container_is_told_where_it_was_put_as_an_annotation() {
+fn container_can_read_its_affinity_as_an_annotation() {
     let mut world = World::new();
-    let placed = Placed {
+    let placed = ContainerAffinity {
         cpus: CpuSet::parse("2-3,8").unwrap(),
         exclusive: true,
         mems: [NumaId(0), NumaId(1)].into(),

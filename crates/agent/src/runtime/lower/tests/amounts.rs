@@ -6,7 +6,7 @@ use super::*;
 use crate::spec::Role;
 
 #[test]
-fn shares_and_quota_stay_within_what_the_kernel_takes() {
+fn shares_and_quota_stay_within_the_kernels_limits() {
     for (milli, shares) in
         [(0, 2), (1, 2), (2, 2), (3, 3), (100, 102), (1000, 1024), (256_000, 262_144)]
     {
@@ -30,7 +30,7 @@ fn shares_and_quota_stay_within_what_the_kernel_takes() {
     assert_eq!((linux.cpu_period, linux.cpu_quota, linux.cpu_shares), (0, 0, 1024));
 }
 
-/// What container `c` gets.
+/// Returns the resources of container `c`.
 fn of(world: &World, pod: &Pod) -> v1::LinuxContainerResources {
     world.made(pod).linux.unwrap().resources.unwrap()
 }
@@ -40,7 +40,7 @@ fn memory(request: &str, limit: &str) -> Value {
 }
 
 #[test]
-fn oom_scores_rank_containers_by_what_they_asked_for() {
+fn oom_scores_rank_containers_by_memory_requests() {
     let burst = |request: &str| json!({"requests": {"memory": request}});
     let whole = json!({"limits": {"cpu": "1", "memory": "1Gi"},
         "requests": {"cpu": "1", "memory": "1Gi"}});
@@ -58,7 +58,7 @@ fn oom_scores_rank_containers_by_what_they_asked_for() {
         })
     };
     let world = World::new();
-    // 16Gi in the machine: 1Gi is 62 of 1000.
+    // The machine has 16Gi: 1Gi is 62 of 1000.
     for (spec, name, expected) in [
         (app(json!({})), "c", 1000),
         (app(whole), "c", -997),
@@ -69,11 +69,11 @@ fn oom_scores_rank_containers_by_what_they_asked_for() {
         (app(json!({"requests": {"cpu": "1"}})), "c", 999),
         (critical, "c", -997),
         (important, "c", 938),
-        // No sooner than the least of those it serves.
+        // Not killed before the smallest container that it serves.
         (sidecar("1Gi"), "s", 875),
         (sidecar("8Gi"), "s", 500),
         (sidecar("1Gi"), "d", 875),
-        // 3Gi of the pod that no container asked for, by three.
+        // The pod-level request exceeds the containers' by 3Gi, divided by three.
         (
             json!({
                 "resources": {"requests": {"memory": "4Gi"}},
@@ -93,7 +93,7 @@ fn oom_scores_rank_containers_by_what_they_asked_for() {
 }
 
 #[test]
-fn huge_pages_are_limited_for_every_size_there_is() {
+fn huge_pages_of_every_size_are_limited() {
     let mut world = World::new();
     world.facts.huge_page_sizes = vec![64 << 10, 2 << 20, 1 << 30];
     let limits = |pod: &Pod| {
@@ -112,7 +112,7 @@ fn huge_pages_are_limited_for_every_size_there_is() {
 }
 
 #[test]
-fn swap_is_what_the_node_allows() {
+fn swap_follows_the_nodes_policy() {
     let burstable = pod_of(json!({"resources": memory("4Gi", "8Gi")}));
     let same = pod_of(json!({"resources": memory("4Gi", "4Gi")}));
     let mut world = World::new();
@@ -122,13 +122,13 @@ fn swap_is_what_the_node_allows() {
     assert_eq!(swap(&world, &burstable).as_deref(), Some("0"));
     assert_eq!(of(&world, &burstable).memory_swap_limit_in_bytes, 0);
     world.facts.swap = SwapBehavior::LimitedSwap;
-    // A quarter of the memory, a quarter of the swap.
+    // A quarter of the memory gets a quarter of the swap.
     assert_eq!(swap(&world, &burstable).as_deref(), Some("1073741824"));
     assert_eq!(swap(&world, &same).as_deref(), Some("0"));
     let mut critical = burstable.clone();
     critical.spec.priority = Some(2_000_000_000);
     assert_eq!(swap(&world, &critical).as_deref(), Some("0"));
-    world.source.origin = Origin::File;
+    world.source.origin = ConfigSource::File;
     assert_eq!(swap(&world, &burstable).as_deref(), Some("0"), "static pods are critical");
     world.facts.cgroups.swap_controller = false;
     assert_eq!(swap(&world, &burstable), None);
@@ -147,18 +147,18 @@ fn cgroup_v2_gets_its_own_files() {
         let files = of(&world, pod).unified;
         files.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
     };
-    // 1Gi and nine tenths of the other, down to a whole page.
+    // 1Gi and nine tenths of the other, rounded down to a page.
     assert_eq!(text(&pod), "memory.high=2040107008 memory.min=1073741824 memory.oom.group=1");
     let same = pod_of(json!({"resources": memory("1Gi", "1Gi")}));
     assert_eq!(text(&same), "memory.min=1073741824 memory.oom.group=1");
-    // Without a limit, of what the node has to give: 8Gi.
+    // Without a limit, of the node's allocatable memory: 8Gi.
     let open = pod_of(json!({"resources": {"requests": {"memory": "1Gi"}}}));
     assert_eq!(text(&open), "memory.high=7838314496 memory.min=1073741824 memory.oom.group=1");
     assert_eq!(text(&pod_of(json!({}))), "memory.oom.group=1");
 }
 
 #[test]
-fn the_sandbox_knows_the_worst_moment_and_the_overhead() {
+fn sandbox_has_effective_resources_and_overhead() {
     let pod = pod(json!({
         "overhead": {"cpu": "250m", "memory": "64Mi"},
         "initContainers": [
@@ -175,11 +175,15 @@ fn the_sandbox_knows_the_worst_moment_and_the_overhead() {
 }
 
 #[test]
-fn a_placement_is_a_cpuset() {
+fn placement_is_lowered_to_a_cpuset() {
     let mut world = World::new();
     let cpus = CpuSet::parse("2-3,7").unwrap();
-    let placed =
-        Placed { cpus, exclusive: true, mems: [NumaId(3), NumaId(0)].into(), groups: Vec::new() };
+    let placed = ContainerAffinity {
+        cpus,
+        exclusive: true,
+        mems: [NumaId(3), NumaId(0)].into(),
+        groups: Vec::new(),
+    };
     world.placed.insert("c".to_owned(), placed.clone());
     let pod = pod_of(json!({"resources": {"limits": {"cpu": "3"}, "requests": {"cpu": "3"}}}));
     let made = of(&world, &pod);
@@ -187,7 +191,7 @@ fn a_placement_is_a_cpuset() {
     assert_eq!((made.cpu_quota, made.cpu_shares), (-1, 3072));
     let (role, container) = pod.container("c").unwrap();
     let id = "id".to_owned();
-    // A change of amounts leaves the place alone, and the other way round.
+    // An update of amounts does not change CPUs, nor the reverse.
     let amounts = update::resources(&world.input(&pod), container, role, &id).linux.unwrap();
     assert_eq!((amounts.cpuset_cpus.as_str(), amounts.cpu_quota), ("", -1));
     let moved = update::cpus(OsName::Linux, &placed, &id).linux.unwrap();

@@ -1,4 +1,4 @@
-//! The environment: order, overriding, what is missing.
+//! The environment: order, overriding, missing sources.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn variables_come_from_files_of_volumes() {
 }
 
 #[test]
-fn env_comes_over_env_from_and_both_over_services() {
+fn env_overrides_env_from_and_both_override_services() {
     let mut world = world();
     world.services = vec![
         service("default", "kubernetes", "10.0.0.1", &[("https", 443)]),
@@ -100,7 +100,7 @@ fn env_comes_over_env_from_and_both_over_services() {
 }
 
 #[test]
-fn what_is_missing_is_named_in_the_words_of_upstream() {
+fn missing_sources_are_reported_with_upstream_text() {
     let var = |source: Value| json!({"env": [{"name": "X", "valueFrom": source}]});
     for (container, expected) in [
         (
@@ -145,7 +145,7 @@ fn what_is_missing_is_named_in_the_words_of_upstream() {
 }
 
 #[test]
-fn services_are_linked_if_wanted_and_have_an_address() {
+fn services_are_linked_if_enabled_and_not_headless() {
     let services = [
         service("default", "kubernetes", "10.0.0.1", &[("https", 443)]),
         service("lives", "headless", "None", &[("", 80)]),
@@ -161,14 +161,14 @@ fn services_are_linked_if_wanted_and_have_an_address() {
     let of = service_links::of_services(&services, "lives", true);
     assert_eq!(of["V6_PORT"], "tcp://[2001:db8::1]:80");
     assert_eq!(of.get("V6_SERVICE_PORT").map(String::as_str), Some("80"));
-    // One of the namespace takes the name of the API's.
+    // A service of the namespace replaces the API's of the same name.
     let own = [services[0].clone(), service("lives", "kubernetes", "10.0.0.5", &[("", 1)])];
     let of = service_links::of_services(&own, "lives", true);
     assert_eq!(of["KUBERNETES_SERVICE_HOST"], "10.0.0.5");
 }
 
 #[test]
-fn the_api_is_told_to_be_where_it_answers_and_other_services_where_they_are() {
+fn only_the_api_service_gets_the_address_of_the_api() {
     let services = [
         service("default", "kubernetes", "10.0.0.1", &[("https", 443)]),
         service("default", "web", "10.0.0.7", &[("", 80)]),
@@ -188,7 +188,7 @@ fn the_api_is_told_to_be_where_it_answers_and_other_services_where_they_are() {
 }
 
 #[test]
-fn resources_are_told_in_units_of_the_divisor() {
+fn resources_are_rendered_in_units_of_the_divisor() {
     let spec = json!({
         "resources": {"limits": {"memory": "3Gi"}, "requests": {"memory": "1Gi"}},
         "containers": [
@@ -200,11 +200,11 @@ fn resources_are_told_in_units_of_the_divisor() {
     for (container, resource, divisor, expected) in [
         ("", "requests.cpu", None, "2"),
         ("", "requests.cpu", Some("1m"), "1500"),
-        // Not given: what the node has to give.
+        // Missing: the node's allocatable amount.
         ("", "limits.cpu", Some("1m"), "1700"),
         ("d", "limits.cpu", Some("0"), "1"),
         ("d", "requests.cpu", None, "0"),
-        // Not given: what the pod has as a whole, and then the node's.
+        // Missing: the pod-level amount, then the node's.
         ("", "limits.memory", Some("1Gi"), "3"),
         ("", "limits.ephemeral-storage", Some("1Gi"), "10"),
         ("", "requests.memory", None, "0"),
@@ -223,7 +223,7 @@ fn resources_are_told_in_units_of_the_divisor() {
 }
 
 #[test]
-fn labels_are_told_a_line_each() {
+fn labels_are_rendered_one_per_line() {
     let mut pod = pod(json!({}));
     pod.metadata.labels = [("b", "2\n\"x\" \\ \u{1}ü"), ("a", "1")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))

@@ -1,4 +1,4 @@
-//! Mounts: order, propagation, read-only all the way down, what is missing.
+//! Mounts: order, propagation, recursive read-only, missing volumes.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn world(paths: &[(&str, bool)]) -> World {
 }
 
 #[test]
-fn mounts_come_in_the_order_of_upstream() {
+fn mounts_have_upstreams_order() {
     let mut world = world(&[("v", false), ("ro", true)]);
     world.mounted.sub_paths.insert(1, "/host/sub/1".to_owned());
     let image = v1::ImageSpec { image: "sha256:2".to_owned(), ..Default::default() };
@@ -55,10 +55,10 @@ fn mounts_come_in_the_order_of_upstream() {
     assert_eq!(texts(&world, &pod), all);
     world.facts.selinux = true;
     assert_eq!(texts(&world, &pod)[1], "/v /host/v ro relabel");
-    // Nothing to write into the file of host names yet.
+    // Without an IP there is no hosts file.
     world.pod_ips.clear();
     assert!(!texts(&world, &pod).iter().any(|text| text.starts_with("/etc/hosts")));
-    // A volume of the pod's own there.
+    // The pod's own volume is mounted there.
     world.pod_ips.push("10.1.0.5".to_owned());
     pod.spec.containers[0].volume_mounts[0].mount_path = "/etc/hosts".to_owned();
     let hosts = texts(&world, &pod).into_iter().filter(|text| text.starts_with("/etc/hosts"));
@@ -66,7 +66,7 @@ fn mounts_come_in_the_order_of_upstream() {
 }
 
 #[test]
-fn read_only_all_the_way_down_is_refused_where_it_cannot_be() {
+fn unsupported_recursive_read_only_mounts_are_rejected() {
     let cases = [
         (json!({"recursiveReadOnly": "Disabled"}), Ok(false), Ok(false)),
         (json!({"recursiveReadOnly": "IfPossible", "readOnly": true}), Ok(false), Ok(true)),
@@ -113,7 +113,7 @@ fn read_only_all_the_way_down_is_refused_where_it_cannot_be() {
 }
 
 #[test]
-fn a_volume_that_is_not_there_is_named() {
+fn missing_volumes_are_reported() {
     for (mount, expected) in [
         (
             json!({"name": "gone", "mountPath": "/v"}),

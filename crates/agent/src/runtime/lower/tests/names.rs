@@ -19,12 +19,12 @@ fn references_are_replaced_once_and_unknown_ones_stay() {
         ("x", "x"),
         ("$(A)", "1"),
         ("a$(A)b$(A)c", "a1b1c"),
-        // What was put in is not looked at again.
+        // Expanded text is not expanded again.
         ("$(B)", "$(A)"),
         ("<$(EMPTY)>", "<>"),
         ("$(NOPE)", "$(NOPE)"),
         ("$()", "$()"),
-        // An escaped dollar begins nothing.
+        // An escaped dollar starts no reference.
         ("$$(A)", "$(A)"),
         ("$$$(A)", "$1"),
         ("$$$$(A)", "$$(A)"),
@@ -63,7 +63,7 @@ fn a_sub_path_needs_every_variable() {
 }
 
 #[test]
-fn host_names_are_the_pods_unless_it_says_otherwise() {
+fn host_name_is_the_pods_name_unless_set() {
     let long = "a".repeat(70);
     let dashes = format!("{}---tail", "a".repeat(61));
     let fqdn_63 = "h".repeat(63);
@@ -124,12 +124,12 @@ fn host_names_are_the_pods_unless_it_says_otherwise() {
     let text = World::new().sandbox(&too_long).unwrap_err().to_string();
     let end = "is too long (64 characters is the max, 91 characters requested)";
     assert!(text.ends_with(end), "{text}");
-    // The host's network comes with the host's name.
+    // A pod with host networking has the host's name.
     let host = pod(json!({"hostname": "web", "hostNetwork": true}));
     assert_eq!(World::new().sandbox(&host).unwrap().hostname, "");
 }
 
-fn dns(facts: &NodeFacts, spec: Value) -> (String, String, String, Vec<DnsNotice>) {
+fn dns(facts: &NodeEnvironment, spec: Value) -> (String, String, String, Vec<DnsNotice>) {
     let (config, notices) = dns::config(&pod(spec), facts);
     (config.servers.join(" "), config.searches.join(" "), config.options.join(" "), notices)
 }
@@ -190,7 +190,7 @@ fn dns_follows_the_policy() {
 }
 
 #[test]
-fn dns_is_cut_to_what_resolvers_take() {
+fn dns_is_truncated_to_the_limits_of_resolvers() {
     let facts = facts();
     let none = |servers: &[&str], searches: &[String]| {
         let config = json!({"nameservers": servers, "searches": searches});
@@ -212,7 +212,7 @@ fn dns_is_cut_to_what_resolvers_take() {
     let numbered = |count: usize| (0..count).map(|n| format!("d{n}")).collect::<Vec<_>>();
     assert_eq!(searches(&numbered(32)), (numbered(32).join(" "), 0));
     assert_eq!(searches(&numbered(33)), (numbered(32).join(" "), 1));
-    // The longest domain there is, and one that is longer.
+    // The longest valid domain, and a longer one.
     let long = |letter: &str, length| letter.repeat(length);
     assert_eq!(searches(&[long("a", 253)]), (long("a", 253), 0));
     assert_eq!(searches(&[long("a", 254), "b".to_owned()]), ("b".to_owned(), 1));
@@ -225,7 +225,7 @@ fn dns_is_cut_to_what_resolvers_take() {
 }
 
 #[test]
-fn cgroups_are_named_for_their_driver() {
+fn cgroup_names_depend_on_the_driver() {
     let uid = "0a-1b";
     for (driver, root, class, expected) in [
         (CgroupDriver::Cgroupfs, "/", QosClass::Guaranteed, "/kubepods/pod0a-1b"),
@@ -265,7 +265,7 @@ fn cgroups_are_named_for_their_driver() {
 }
 
 #[test]
-fn what_is_no_cgroup_of_a_pod_has_no_uid() {
+fn other_cgroups_have_no_uid() {
     for (driver, name) in [
         (CgroupDriver::Cgroupfs, "burstable"),
         (CgroupDriver::Cgroupfs, "pod"),

@@ -1,4 +1,4 @@
-//! Who containers run as and what they may do.
+//! Users and privileges of containers.
 
 use cri::v1::security_profile::ProfileType;
 
@@ -9,7 +9,7 @@ fn of(world: &World, pod: &Pod) -> v1::LinuxContainerSecurityContext {
 }
 
 #[test]
-fn the_container_has_the_last_word() {
+fn container_settings_override_the_pods() {
     let mut world = World::new();
     world.volume_groups = vec![7];
     let pod = pod(json!({
@@ -49,7 +49,7 @@ fn the_container_has_the_last_word() {
 }
 
 #[test]
-fn the_image_says_who_runs_if_nobody_else_does() {
+fn user_of_the_image_is_the_default() {
     let mut world = World::new();
     world.image_user = ImageUser { uid: None, name: "web".to_owned() };
     let sc = of(&world, &pod_of(json!({})));
@@ -62,7 +62,7 @@ fn the_image_says_who_runs_if_nobody_else_does() {
 }
 
 #[test]
-fn profiles_are_the_containers_or_the_pods() {
+fn profiles_come_from_the_container_or_the_pod() {
     let mut world = World::new();
     let seccomp = |world: &World, pod: &Pod| {
         let config = world.container(pod, "c").map_err(|error| error.to_string())?;
@@ -102,7 +102,7 @@ fn profiles_are_the_containers_or_the_pods() {
 }
 
 #[test]
-fn namespaces_are_shared_as_asked() {
+fn namespaces_are_shared_as_specified() {
     use v1::NamespaceMode::{Container, Node, Pod as OfPod, Target};
     let mut world = World::new();
     world.target = Some("id-1".to_owned());
@@ -122,7 +122,7 @@ fn namespaces_are_shared_as_asked() {
 }
 
 #[test]
-fn a_user_namespace_maps_ids_and_files() {
+fn user_namespace_maps_ids_and_files() {
     let mut world = World::new();
     let pod = pod(json!({"hostUsers": false}));
     let error = world.sandbox(&pod).unwrap_err().to_string();
@@ -141,7 +141,7 @@ fn a_user_namespace_maps_ids_and_files() {
 }
 
 #[test]
-fn who_must_not_be_root_is_not() {
+fn run_as_non_root_is_verified() {
     let image = |uid, name: &str| ImageUser { uid, name: name.to_owned() };
     let of = |whole: Value, own: Value| {
         let containers = json!([{"name": "c", "securityContext": own}]);
@@ -189,7 +189,7 @@ fn who_must_not_be_root_is_not() {
 }
 
 #[test]
-fn what_a_container_refers_to_is_looked_for_before_it_is_asked_who_it_runs_as() {
+fn missing_references_are_reported_before_run_as_non_root() {
     let mut world = World::new();
     world.image_user = ImageUser { uid: Some(0), name: String::new() };
     let check = |with: Value, expected: &str| {

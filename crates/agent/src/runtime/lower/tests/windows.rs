@@ -1,4 +1,4 @@
-//! Windows: host processes, users, limits of time, processor groups, paths.
+//! Windows: host processes, users, CPU limits, processor groups, paths.
 
 use placement::CpuSet;
 use placement::windows::groups_of;
@@ -15,7 +15,7 @@ fn world() -> World {
 }
 
 #[test]
-fn a_windows_pod_has_no_word_of_linux() {
+fn windows_pod_has_no_linux_fields() {
     let mut world = world();
     world.image_user.name = "ContainerUser".to_owned();
     let volume =
@@ -51,7 +51,7 @@ fn a_windows_pod_has_no_word_of_linux() {
 }
 
 #[test]
-fn limits_of_time_stay_within_the_machine() {
+fn cpu_limits_stay_within_the_machine() {
     for (limit, expected) in [("0", 0), ("1m", 2), ("1500m", 3750), ("4", 10_000), ("64", 10_000)] {
         let pod = pod_of(json!({"resources": {"limits": {"cpu": limit}}}));
         let resources = resources::of_windows_container(&world().facts, &pod.spec.containers[0]);
@@ -64,10 +64,11 @@ fn limits_of_time_stay_within_the_machine() {
 }
 
 #[test]
-fn a_placement_is_an_affinity_of_processor_groups() {
+fn placement_is_lowered_to_processor_groups() {
     let mut world = world();
     let cpus = CpuSet::parse("0-1,64,66").unwrap();
-    let placed = Placed { groups: groups_of(&cpus), cpus, ..Placed::default() };
+    let placed =
+        ContainerAffinity { groups: groups_of(&cpus), cpus, ..ContainerAffinity::default() };
     world.placed.insert("c".to_owned(), placed.clone());
     let expected = [(0, 0b11), (1, 0b101)]
         .map(|(cpu_group, cpu_mask)| v1::WindowsCpuGroupAffinity { cpu_mask, cpu_group });
@@ -113,7 +114,7 @@ fn host_processes_are_all_or_none() {
 }
 
 #[test]
-fn a_runtime_that_makes_plain_containers_of_host_processes_gets_none() {
+fn runtimes_without_host_processes_are_rejected() {
     let host =
         json!({"hostNetwork": true, "securityContext": {"windowsOptions": {"hostProcess": true}}});
     let (host, plain) =
@@ -130,7 +131,7 @@ fn a_runtime_that_makes_plain_containers_of_host_processes_gets_none() {
 }
 
 #[test]
-fn the_administrator_is_root() {
+fn windows_administrator_counts_as_root() {
     let user = |name: &str| ImageUser { uid: None, name: name.to_owned() };
     let non_root = pod(json!({"securityContext": {"runAsNonRoot": true}}));
     let verify = |pod: &Pod, image: &str| {
