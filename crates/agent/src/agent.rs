@@ -28,7 +28,6 @@ use placement::report::{NodeReport, ReportError};
 use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -41,6 +40,7 @@ use crate::ledger::allocations::{AllocationError, Allocations};
 use crate::ledger::file::{LedgerError, LedgerFile};
 use crate::node::environment::{self, Places};
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
+use crate::observability::error_log::ErrorLog;
 use crate::observability::events::AgentEvent;
 use crate::observability::metrics::{AgentMetrics, PodGauges};
 use crate::observability::pod_resources;
@@ -56,11 +56,12 @@ use crate::runtime::cgroups::{self, PodCgroups};
 use crate::runtime::images::Images;
 use crate::runtime::logs::rotate::Policy;
 use crate::runtime::lower::NodeEnvironment;
-use crate::runtime::probes::{ProbeReport, Probes};
+use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes};
 use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
 use crate::spec::ResourceList;
 use crate::status::pod_cache::PodCache;
+use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
 
 mod log_rotation;
@@ -71,12 +72,16 @@ mod reclaim;
 mod server_backend;
 
 pub use log_rotation::RunningLog;
-use server_backend::ServerBackend;
+use server_backend::AgentBackend;
 
 /// Interval between two relists of the runtime. Upstream's value.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const RELIST_PERIOD: Duration = Duration::from_secs(1);
 /// Time that the runtime has to answer before the node reports that it has none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
+/// The wait before the capabilities of the runtime are read again.
+const CAPABILITIES_RETRY: Duration = Duration::from_secs(5);
+/// The wait before the Pod Resources API is served again.
+const SERVE_RETRY: Duration = Duration::from_secs(10);
 /// Number of pods that start containers at a time. More make all of them slower (measured with containerd
 /// on two CPUs).
 const STARTS: usize = 8;
@@ -136,15 +141,15 @@ fn listed<T: ToString>(findings: &[T]) -> String {
 /// A message to the task that owns the pods.
 enum AgentMessage {
     Pods(Change<PodWithManifest>),
-    Looked(BTreeMap<String, PodSummary>),
+    Relisted(BTreeMap<String, PodSummary>),
     Probed(ProbeReport),
-    Reported(WorkerReport),
+    WorkerReported(WorkerReport),
     /// The static pods of all manifests.
     StaticPods(Vec<PodWithManifest>),
     /// The pod with this UID is to be evicted.
     Evict(String, Termination),
     /// A request for the logs that are being written.
-    Logs(oneshot::Sender<Vec<RunningLog>>),
+    RunningLogs(oneshot::Sender<Vec<RunningLog>>),
 }
 
 /// An agent that is ready to run.
@@ -155,7 +160,8 @@ pub struct Agent {
     description: Description,
     root: PathBuf,
     report: watch::Sender<Arc<NodeReport>>,
-    probes: mpsc::UnboundedReceiver<ProbeReport>,
+    probe_loop: ProbeLoop,
+    probed: mpsc::UnboundedReceiver<ProbeReport>,
     reports: mpsc::UnboundedReceiver<WorkerReport>,
     capabilities: watch::Sender<Option<Arc<Capabilities>>>,
     listener: Option<Listener>,
@@ -193,7 +199,7 @@ impl Agent {
         std::fs::create_dir_all(&root)
             .map_err(|cause| StartError::Directory { path: root.display().to_string(), cause })?;
         let milli_cpus = configured.allocatable.milli_cpus;
-        let (book, found) = LedgerFile::open(&root, configured.node)?;
+        let (ledger, found) = LedgerFile::open(&root, configured.node)?;
         for found in &found {
             warn!(%found, "state file was migrated");
         }
@@ -206,17 +212,23 @@ impl Agent {
         {
             warn!(%error, directory = %links.display(), "failed to create the directory for log links");
         }
-        let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
+        let report = NodeReport::new(&machine, &config, ledger.contents().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
-        tokio::spawn(recorder::deliver(queue, api.clone(), node.name.clone()));
+        // Events are written until all recorders are gone, also those of the agent's end.
+        let (client, node_name) = (api.clone(), node.name.clone());
+        tokio::spawn(supervisor::restart_on_panic("event recorder", move || {
+            recorder::deliver(queue.clone(), client.clone(), node_name.clone())
+        }));
         let metrics = AgentMetrics::new();
         metrics.node_name.set(&[&node.name], 1.0);
         metrics.gates(&config.feature_gates);
-        let calls = metrics.calls.clone();
+        let cri_metrics = metrics.cri.clone();
         let runtime = cri::Client::new(runtime)
-            .observed(move |method, took, failed| calls.tell(method, took, failed));
-        let (probe_reports, probes) = mpsc::unbounded_channel();
+            .observed(move |method, took, failed| cri_metrics.observe(method, took, failed));
+        let (probe_reports, probed) = mpsc::unbounded_channel();
+        let counter = Counter::of_probes(&metrics.probes);
+        let (probes, probe_loop) = Probes::new(runtime.clone(), probe_reports, counter);
         let (worker_reports, reports) = mpsc::unbounded_channel();
         let (capabilities, can) = watch::channel(None);
 
@@ -229,27 +241,23 @@ impl Agent {
             metrics.cgroup_version.set(&[], version);
         }
         let places = Places { root: &root, logs: &logs };
-        let facts = environment::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
+        let node_env = environment::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
         let amounts = qos_cgroups::of_pods(&machine, &config, milli_cpus);
-        let cgroups = pod_cgroups(kernel, &amounts, &facts);
+        let cgroups = pod_cgroups(kernel, &amounts, &node_env);
         let context = AgentContext {
             images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
-            sources: PodDependencies::start(api.clone(), Arc::clone(&clock), api_address),
-            probes: Probes::counted(
-                runtime.clone(),
-                probe_reports,
-                Counter::of_probes(&metrics.probes),
-            ),
-            pool: CpusetTracker::default(),
-            truth: tokio::sync::Mutex::default(),
+            dependencies: PodDependencies::new(api.clone(), Arc::clone(&clock), api_address),
+            probes,
+            cpuset_tracker: CpusetTracker::default(),
+            reconcile_history: tokio::sync::Mutex::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
-            book: Mutex::new(book),
+            ledger: Mutex::new(ledger),
             allocations: Mutex::new(allocations),
             change_static_cpus: config
                 .feature_gates
                 .enabled(Gate::InPlacePodVerticalScalingExclusiveCpus),
-            booked: watch::Sender::new(0),
-            facts: RwLock::new(Arc::new(facts)),
+            ledger_changed: watch::Sender::new(0),
+            node_env: RwLock::new(Arc::new(node_env)),
             capabilities: can,
             volumes: Volumes::new(root.clone()),
             cgroups,
@@ -258,7 +266,7 @@ impl Agent {
             active: watch::Sender::default(),
             known_pods: watch::Sender::default(),
             mirrors: watch::Sender::default(),
-            board: PodCache::counted(metrics.lives.clone()),
+            pod_cache: PodCache::with_metrics(metrics.pod_lifecycle.clone()),
             metrics,
             reports: worker_reports,
             api,
@@ -280,7 +288,8 @@ impl Agent {
             description: node,
             root,
             report: watch::Sender::new(Arc::new(report)),
-            probes,
+            probe_loop,
+            probed,
             reports,
             capabilities,
             listener,
@@ -296,45 +305,73 @@ impl Agent {
         Arc::clone(&self.context)
     }
 
-    /// Runs until `stop` has a value.
-    pub async fn run(self, mut stop: watch::Receiver<Option<ShutdownMode>>) {
-        let Agent { context, node, description, root, report, probes, reports, .. } = self;
+    /// Runs until `stop` has a value. Returns an error if a background task ends that the agent cannot run
+    /// without; pods keep running.
+    pub async fn run(
+        self,
+        mut stop: watch::Receiver<Option<ShutdownMode>>,
+    ) -> Result<(), TaskError> {
+        let Agent { context, node, description, root, report, probed, reports, .. } = self;
         let (capabilities, listener) = (self.capabilities, self.listener);
-        let mut tasks = JoinSet::new();
-        context.note_booked();
+        let mut tasks = Supervisor::new(stop.clone());
+        context.note_ledger_change();
         context.recorder.node(&description.name, AgentEvent::Starting);
         if self.enforced {
             context.recorder.node(&description.name, AgentEvent::AllocatableEnforced);
         }
-        tasks.spawn(qos_cgroups::keep(Arc::clone(&context), self.amounts));
-        tasks.spawn(tell_of_resources(Arc::clone(&context), root.clone()));
+        tasks.required("probes", self.probe_loop.run());
+        tasks.restarted("services", Arc::clone(&context), |context| async move {
+            context.dependencies.watch_services().await;
+        });
+        if let Some(cgroups) = context.cgroups.clone() {
+            let inputs = (Arc::clone(&context), cgroups, self.amounts);
+            tasks.restarted("QoS cgroups", inputs, |(context, cgroups, amounts)| {
+                qos_cgroups::run(context, cgroups, amounts)
+            });
+        }
+        let inputs = (Arc::clone(&context), root.clone());
+        tasks.restarted("pod resources API", inputs, |(context, root)| {
+            serve_pod_resources(context, root)
+        });
         if let Some(listener) = listener {
             let stats = Stats::new(Arc::clone(&context), root.clone(), description.name.clone());
-            let answers = ServerBackend::new(Arc::clone(&context), self.configuration, stats);
+            let backend = AgentBackend::new(Arc::clone(&context), self.configuration, stats);
             let access = Access::reviewed(
                 context.api.clone(),
                 description.name.clone(),
                 description.settings.access.clone(),
             );
-            let server = Server::new(Arc::new(answers), context.runtime.clone())
+            let server = Server::new(Arc::new(backend), context.runtime.clone())
                 .open_to(access)
                 .measured(&context.metrics.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();
-            tasks.spawn(server.serve(listener, ends));
-            tasks.spawn(async move {
+            tasks.required("server", server.serve(listener, ends));
+            tasks.required("end of the server", async move {
                 let _ = stop.wait_for(Option::is_some).await;
                 end.send_replace(true);
             });
         }
         let (health, healthy) = watch::channel(RuntimeHealth::Starting);
-        tasks.spawn(node::runtime::watch(context.runtime.clone(), health));
-        tasks.spawn(ask(context.runtime.clone(), healthy.clone(), capabilities));
-        tasks.spawn(keep_report(Arc::clone(&context), report.clone()));
+        let runtime = context.runtime.clone();
+        tasks.restarted("runtime health", (runtime.clone(), health), |(runtime, health)| {
+            node::runtime::watch(runtime, health)
+        });
+        let inputs = (runtime.clone(), healthy.clone(), capabilities);
+        tasks.restarted("runtime capabilities", inputs, |(runtime, health, capabilities)| {
+            follow_capabilities(runtime, health, capabilities)
+        });
+        let inputs = (Arc::clone(&context), report.clone());
+        tasks.restarted("node report", inputs, |(context, report)| publish_report(context, report));
         let (pressure, pressed) = watch::channel(Pressure::default());
-        tasks.spawn(reclaim::tell_admission(Arc::clone(&node), pressed.clone()));
+        let inputs = (Arc::clone(&node), pressed.clone());
+        tasks.restarted("pressure for admission", inputs, |(node, pressure)| {
+            reclaim::update_admission(node, pressure)
+        });
         let (images, have) = watch::channel(Arc::default());
-        tasks.spawn(node::images::watch(context.runtime.clone(), images));
+        tasks.restarted("image list", (runtime, images), |(runtime, images)| {
+            node::images::watch(runtime, images)
+        });
         let (takeover, taken_over) = watch::channel(Takeover::Unknown);
         let sources = node::StatusInputs {
             runtime: healthy.clone(),
@@ -347,10 +384,14 @@ impl Agent {
             root: root.clone(),
         };
         let (object, seen) = watch::channel(None);
-        let (tell, told) = mpsc::unbounded_channel();
-        tasks.spawn(tell_of_node(context.recorder.clone(), description.name.clone(), told));
+        let (events, recorded_events) = mpsc::unbounded_channel();
+        let recorder = context.recorder.clone();
+        tasks.required(
+            "node events",
+            record_node_events(recorder, description.name.clone(), recorded_events),
+        );
         let name = description.name.clone();
-        let duties = LoopSettings {
+        let settings = LoopSettings {
             node: name.clone(),
             files: manifests::settings(&description),
             logs: (description.settings.logs, description.settings.logs_every),
@@ -359,9 +400,12 @@ impl Agent {
             takeover: takeover.clone(),
         };
         let mirrors = context.mirrors.subscribe();
-        tasks.spawn(mirror::keep(context.api.clone(), name.clone(), seen.clone(), mirrors));
-        let api = context.api.clone();
-        tasks.spawn(async move {
+        let inputs = (context.api.clone(), name, seen.clone(), mirrors);
+        tasks.restarted("mirror pods", inputs, |(api, name, object, mirrors)| {
+            mirror::run(api, name, object, mirrors)
+        });
+        let inputs = (context.api.clone(), description, sources, object, events);
+        tasks.restarted("node", inputs, |(api, description, sources, object, events)| async move {
             // A node that was only restarted does not become NotReady in between.
             let (mut health, mut takeover) = (sources.runtime.clone(), sources.takeover.clone());
             let answered = async {
@@ -369,14 +413,16 @@ impl Agent {
                 let _ = takeover.wait_for(|takeover| *takeover != Takeover::Unknown).await;
             };
             let _ = tokio::time::timeout(FIRST_ANSWER, answered).await;
-            node::run(api, description, sources, object, tell).await;
+            node::run(api, description, sources, object, events).await;
         });
-        let (object, runtime) = (seen.clone(), healthy.clone());
-        tasks.spawn(node_sync::keep(Arc::clone(&context), Arc::clone(&node), object, runtime));
+        let inputs = (Arc::clone(&context), Arc::clone(&node), seen.clone(), healthy.clone());
+        tasks.restarted("node for admission", inputs, |(context, node, object, health)| {
+            node_sync::run(context, node, object, health)
+        });
 
         // Nothing is decided before the running containers and the Node object are known.
         let ready = async {
-            let first = first_look(&context.runtime).await;
+            let first = first_relist(&context.runtime).await;
             takeover.send_replace(match first.values().any(PodSummary::is_alive) {
                 true => Takeover::UnderWay,
                 false => Takeover::Done,
@@ -387,30 +433,35 @@ impl Agent {
         };
         let first = tokio::select! {
             first = ready => first,
-            _ = stop.wait_for(Option::is_some) => return,
+            error = tasks.failed() => return Err(error),
+            _ = stop.wait_for(Option::is_some) => return Ok(()),
         };
         node_sync::take(&context, &node, seen.borrow().as_deref(), &healthy.borrow());
         // Running containers are moved to their CPUs before anything else starts.
         let checking = async {
-            take_up(&context, &first).await;
-            reconcile::check(&context).await
+            adopt_running(&context, &first).await;
+            reconcile::reconcile_all(&context).await
         };
         let checked = tokio::select! {
             checked = checking => checked,
-            _ = stop.wait_for(Option::is_some) => return,
+            error = tasks.failed() => return Err(error),
+            _ = stop.wait_for(Option::is_some) => return Ok(()),
         };
         info!(?checked, "adopted running containers");
-        tasks.spawn(reconcile::keep(Arc::clone(&context), self.check_every));
-        tasks.spawn(housekeeping::keep(Arc::clone(&context)));
+        let inputs = (Arc::clone(&context), self.check_every);
+        tasks.restarted("cpusets", inputs, |(context, every)| reconcile::run(context, every));
+        tasks.restarted("housekeeping", Arc::clone(&context), housekeeping::run);
         let pods = PodSet::new(Arc::clone(&context), node, first);
-        let (pods, leave) = follow(&context, pods, duties, probes, reports, &mut tasks, stop).await;
-        match leave {
+        let (pods, mode) =
+            follow(&context, pods, settings, probed, reports, &mut tasks, stop).await?;
+        match mode {
             ShutdownMode::LeavePodsRunning => info!("agent stopped; pods keep running"),
             ShutdownMode::StopPods => {
-                pods.halt().await;
+                pods.shutdown().await;
                 info!("agent and pods stopped");
             }
         }
+        Ok(())
     }
 }
 
@@ -431,55 +482,68 @@ struct LoopSettings {
 async fn follow(
     context: &Arc<AgentContext>,
     mut pods: PodSet,
-    duties: LoopSettings,
-    mut probes: mpsc::UnboundedReceiver<ProbeReport>,
+    settings: LoopSettings,
+    mut probed: mpsc::UnboundedReceiver<ProbeReport>,
     mut reports: mpsc::UnboundedReceiver<WorkerReport>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Supervisor,
     mut stop: watch::Receiver<Option<ShutdownMode>>,
-) -> (PodSet, ShutdownMode) {
-    let LoopSettings { node, files, logs, reclaim, pressure, takeover } = duties;
-    let (happened, mut happenings) = mpsc::unbounded_channel();
-    let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
-    let reflector = Reflector::new(context.api.clone(), PODS, scope, pod_set::read);
-    let of_pods = happened.clone();
-    tasks.spawn(reflector.run(move |change| of_pods.send(AgentMessage::Pods(change)).is_ok()));
-    let now = context.metrics.now.clone();
-    tasks.spawn(look_often(context.runtime.clone(), now, happened.clone()));
+) -> Result<(PodSet, ShutdownMode), TaskError> {
+    let LoopSettings { node, files, logs, reclaim, pressure, takeover } = settings;
+    let (messages, mut received) = mpsc::unbounded_channel();
+    let inputs = (context.api.clone(), node, messages.clone());
+    tasks.restarted("pods of the API", inputs, |(api, node, messages)| {
+        let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
+        let reflector = Reflector::new(api, PODS, scope, pod_set::read);
+        reflector.run(move |change| messages.send(AgentMessage::Pods(change)).is_ok())
+    });
+    let inputs = (context.runtime.clone(), context.metrics.gauges.clone(), messages.clone());
+    tasks.restarted("relist", inputs, |(runtime, gauges, messages)| {
+        relist_loop(runtime, gauges, messages)
+    });
     match files {
-        None => pods.take_files(Vec::new()),
+        None => pods.handle_static_pods(Vec::new()),
         Some(files) => {
-            tasks.spawn(manifests::follow(Arc::clone(context), files, happened.clone()));
+            let inputs = (Arc::clone(context), files, messages.clone());
+            tasks.restarted("static pods", inputs, |(context, files, messages)| {
+                manifests::follow(context, files, messages)
+            });
         }
     }
-    let (policy, every) = logs;
-    tasks.spawn(log_rotation::keep(Arc::clone(context), policy, every, happened.clone()));
-    tasks.spawn(reclaim::keep(Arc::clone(context), reclaim, pressure, happened));
+    let inputs = (Arc::clone(context), logs, messages.clone());
+    tasks.restarted("log rotation", inputs, |(context, (policy, every), messages)| {
+        log_rotation::run(context, policy, every, messages)
+    });
+    let inputs = (Arc::clone(context), reclaim, pressure, messages);
+    tasks.restarted("reclaim", inputs, |(context, settings, pressure, messages)| {
+        reclaim::run(context, settings, pressure, messages)
+    });
     loop {
         if pods.is_complete() && *takeover.borrow() != Takeover::Done {
             // Running pods that were given CPUs just now are moved there before the node reports ready.
-            if let Err(error) = context.follow_pool().await {
-                warn!(%error, "a running container does not have its CPUs yet");
+            if let Err(error) = context.rebalance().await {
+                warn!(%error, "a running container does not have its CPUs yet; the next check moves it");
             }
             takeover.send_replace(Takeover::Done);
         }
-        let happening = tokio::select! {
-            Some(happening) = happenings.recv() => happening,
-            Some(report) = probes.recv() => AgentMessage::Probed(report),
-            Some(report) = reports.recv() => AgentMessage::Reported(report),
-            leave = stop.wait_for(Option::is_some) => {
+        let message = tokio::select! {
+            Some(message) = received.recv() => message,
+            Some(report) = probed.recv() => AgentMessage::Probed(report),
+            Some(report) = reports.recv() => AgentMessage::WorkerReported(report),
+            error = tasks.failed() => return Err(error),
+            mode = stop.wait_for(Option::is_some) => {
                 // If the sender is gone, no pod is stopped.
-                let leave = leave.ok().and_then(|leave| *leave).unwrap_or(ShutdownMode::LeavePodsRunning);
-                return (pods, leave);
+                let mode = mode.ok().and_then(|mode| *mode).unwrap_or(ShutdownMode::LeavePodsRunning);
+                return Ok((pods, mode));
             }
         };
-        match happening {
-            AgentMessage::Pods(change) => pods.take_change(change),
-            AgentMessage::Looked(summaries) => pods.take_look(summaries),
-            AgentMessage::Probed(report) => pods.take_probe(report),
-            AgentMessage::Reported(report) => pods.take_report(report),
-            AgentMessage::StaticPods(wanted) => pods.take_files(wanted),
-            AgentMessage::Evict(uid, ending) => pods.evict(&uid, ending),
-            AgentMessage::Logs(answer) => {
+        match message {
+            AgentMessage::Pods(change) => pods.handle_change(change),
+            AgentMessage::Relisted(summaries) => pods.handle_relist(summaries),
+            AgentMessage::Probed(report) => pods.handle_probe_report(report),
+            AgentMessage::WorkerReported(report) => pods.handle_worker_report(report),
+            AgentMessage::StaticPods(wanted) => pods.handle_static_pods(wanted),
+            AgentMessage::Evict(uid, termination) => pods.evict(&uid, termination),
+            AgentMessage::RunningLogs(answer) => {
                 // The receiver may be gone.
                 let _ = answer.send(pods.running_logs());
             }
@@ -489,14 +553,14 @@ async fn follow(
 
 /// Registers the running containers. If the ledger lost the CPUs of containers, the CPUs that are
 /// exclusive to them in the kernel are committed first.
-async fn take_up(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
-    let place = |uid: &str, name: &str| context.book().place(&PodUid::new(uid), name);
-    context.pool.take_up(first, place);
-    if !context.book().lost_cpus() {
+async fn adopt_running(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
+    let place = |uid: &str, name: &str| context.ledger().affinity(&PodUid::new(uid), name);
+    context.cpuset_tracker.adopt(first, place);
+    if !context.ledger().lost_cpus() {
         return;
     }
     let in_use = reconcile::cpus_in_use(context).await;
-    let recovered = context.book().recover(&in_use);
+    let recovered = context.ledger().recover(&in_use);
     match recovered {
         Ok(recovered) => {
             for (pod, containers) in &recovered {
@@ -507,8 +571,8 @@ async fn take_up(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
         }
         Err(error) => warn!(%error, "failed to recover the CPUs of running containers"),
     }
-    context.note_booked();
-    context.pool.take_up(first, place);
+    context.note_ledger_change();
+    context.cpuset_tracker.adopt(first, place);
 }
 
 /// Makes the cgroups above all pods. If that fails, a warning is logged and pods run without limits of
@@ -516,12 +580,12 @@ async fn take_up(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
 fn pod_cgroups(
     kernel: Result<host::cgroups::Cgroups, CgroupError>,
     amounts: &ResourceList,
-    facts: &NodeEnvironment,
+    node_env: &NodeEnvironment,
 ) -> Option<PodCgroups> {
     let made = kernel.and_then(|kernel| {
-        let cgroups = PodCgroups::new(kernel, facts.cgroups.clone());
-        let all = cgroups::of_all_pods(facts, amounts, None);
-        cgroups.ensure_classes(facts, &all, [])?;
+        let cgroups = PodCgroups::new(kernel, node_env.cgroups.clone());
+        let all = cgroups::of_all_pods(node_env, amounts, None);
+        cgroups.ensure_classes(node_env, &all, [])?;
         Ok(cgroups)
     });
     match made {
@@ -534,90 +598,140 @@ fn pod_cgroups(
 }
 
 /// Serves the Pod Resources API. A failure is not fatal: only monitoring depends on it.
-async fn tell_of_resources(context: Arc<AgentContext>, root: PathBuf) {
-    let os = context.facts().os;
-    if let Err(error) = pod_resources::serve(context, os, &root).await {
-        warn!(%error, "failed to serve the Pod Resources API");
+async fn serve_pod_resources(context: Arc<AgentContext>, root: PathBuf) {
+    let os = context.node_env().os;
+    let mut errors = ErrorLog::default();
+    loop {
+        let served = pod_resources::serve(Arc::clone(&context), os, &root).await;
+        let error = served.map_or_else(|error| error.to_string(), |()| "serving ended".to_owned());
+        if errors.failed(&error) {
+            let retry_in_ms = millis(SERVE_RETRY);
+            warn!(error, retry_in_ms, "failed to serve the Pod Resources API");
+        }
+        tokio::time::sleep(SERVE_RETRY).await;
     }
 }
 
-async fn tell_of_node(
+async fn record_node_events(
     recorder: Recorder,
     name: String,
-    mut told: mpsc::UnboundedReceiver<AgentEvent>,
+    mut events: mpsc::UnboundedReceiver<AgentEvent>,
 ) {
-    while let Some(told) = told.recv().await {
-        recorder.node(&name, told);
+    while let Some(event) = events.recv().await {
+        recorder.node(&name, event);
     }
 }
 
-async fn first_look(runtime: &cri::Client) -> BTreeMap<String, PodSummary> {
-    let mut told = false;
+async fn first_relist(runtime: &cri::Client) -> BTreeMap<String, PodSummary> {
+    let mut errors = ErrorLog::default();
     loop {
         match relist::relist(runtime).await {
-            Ok(summaries) => return summaries,
-            Err(error) if !told => {
-                warn!(%error, "waiting for the container runtime");
-                told = true;
+            Ok(summaries) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "the container runtime answers");
+                }
+                return summaries;
             }
-            Err(_) => {}
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(RELIST_PERIOD);
+                    warn!(%error, retry_in_ms, "waiting for the container runtime");
+                }
+            }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(RELIST_PERIOD).await;
     }
 }
 
-async fn look_often(
+async fn relist_loop(
     runtime: cri::Client,
-    now: PodGauges,
-    happened: mpsc::UnboundedSender<AgentMessage>,
+    gauges: PodGauges,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
-    let mut timer = tokio::time::interval(LOOK_EVERY);
+    let mut timer = tokio::time::interval(RELIST_PERIOD);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut last: Option<Instant> = None;
+    let (mut last, mut errors): (Option<Instant>, _) = (None, ErrorLog::default());
     loop {
         timer.tick().await;
         let began = Instant::now();
-        // The node's conditions report that the runtime is unavailable.
-        let Ok(summaries) = relist::relist(&runtime).await else { continue };
+        let summaries = match relist::relist(&runtime).await {
+            Ok(summaries) => summaries,
+            // The node's conditions report that the runtime is unavailable.
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(RELIST_PERIOD);
+                    warn!(%error, retry_in_ms, "failed to list the containers of the runtime");
+                }
+                continue;
+            }
+        };
+        if let Some(failures) = errors.recovered() {
+            info!(failures, "listed the containers of the runtime again");
+        }
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
         let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
-        now.looked(&summaries, began.elapsed().as_secs_f64(), since, at);
-        if happened.send(AgentMessage::Looked(summaries)).is_err() {
+        gauges.relisted(&summaries, began.elapsed().as_secs_f64(), since, at);
+        if messages.send(AgentMessage::Relisted(summaries)).is_err() {
             return;
         }
     }
 }
 
 /// Reads the capabilities of the runtime, again whenever its name, version or status changes.
-async fn ask(
+async fn follow_capabilities(
     runtime: cri::Client,
     mut health: watch::Receiver<RuntimeHealth>,
-    said: watch::Sender<Option<Arc<Capabilities>>>,
+    capabilities: watch::Sender<Option<Arc<Capabilities>>>,
 ) {
+    let mut errors = ErrorLog::default();
     loop {
-        let seen = matches!(*health.borrow_and_update(), RuntimeHealth::Seen(_));
-        if seen && let Ok(found) = runtime.probe().await {
-            said.send_replace(Some(Arc::new(found)));
+        let answers = matches!(*health.borrow_and_update(), RuntimeHealth::Seen(_));
+        let mut failed = false;
+        if answers {
+            match runtime.probe().await {
+                Ok(found) => {
+                    if let Some(failures) = errors.recovered() {
+                        info!(failures, "read the capabilities of the runtime");
+                    }
+                    capabilities.send_replace(Some(Arc::new(found)));
+                }
+                Err(error) => {
+                    failed = true;
+                    if errors.failed(&error) {
+                        let retry_in_ms = millis(CAPABILITIES_RETRY);
+                        warn!(%error, retry_in_ms, "failed to read the capabilities of the runtime");
+                    }
+                }
+            }
         }
-        if health.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = health.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(CAPABILITIES_RETRY), if failed => {}
         }
     }
 }
 
 /// Publishes the allocations for schedulers.
-async fn keep_report(context: Arc<AgentContext>, report: watch::Sender<Arc<NodeReport>>) {
-    let mut booked = context.booked.subscribe();
+async fn publish_report(context: Arc<AgentContext>, report: watch::Sender<Arc<NodeReport>>) {
+    let mut ledger_changed = context.ledger_changed.subscribe();
+    let mut errors = ErrorLog::default();
     loop {
-        let ledger = context.book().ledger().clone();
+        let ledger = context.ledger().contents().clone();
         let mut next = NodeReport::clone(&report.borrow());
         match next.set_ledger(ledger) {
             Ok(()) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "rendered the node report again");
+                }
                 report.send_replace(Arc::new(next));
             }
-            Err(error) => warn!(%error, "failed to render the node report"),
+            Err(error) => {
+                if errors.failed(&error) {
+                    warn!(%error, "failed to render the node report; the last one stays in use");
+                }
+            }
         }
-        if booked.changed().await.is_err() {
+        if ledger_changed.changed().await.is_err() {
             return;
         }
     }

@@ -34,6 +34,7 @@ use crate::spec::{Container, Pod, Volume};
 use crate::status::pod_cache::PodCache;
 use crate::status::writer::Subject;
 use crate::status::{self, PodStatus, StatusInputs};
+use crate::supervisor::RestartBackoff;
 use crate::volumes::{self, VolumeError, Volumes};
 
 /// Shared by all workers.
@@ -44,21 +45,21 @@ pub struct AgentContext {
     pub recorder: Recorder,
     pub clock: Arc<dyn Clock>,
     pub images: Images,
-    pub sources: PodDependencies,
+    pub dependencies: PodDependencies,
     pub probes: Probes,
-    pub pool: CpusetTracker,
+    pub cpuset_tracker: CpusetTracker,
     /// Results of earlier cpuset checks.
-    pub truth: tokio::sync::Mutex<ReconcileHistory>,
+    pub reconcile_history: tokio::sync::Mutex<ReconcileHistory>,
     /// Limits how many pods start containers at a time, in the order of arrival.
     pub starts: Arc<Semaphore>,
-    pub book: Mutex<LedgerFile>,
+    pub ledger: Mutex<LedgerFile>,
     /// Allocated resources of pods that can be resized.
     pub allocations: Mutex<Allocations>,
     /// Gate `InPlacePodVerticalScalingExclusiveCPUs`.
     pub change_static_cpus: bool,
     /// Incremented with every commit and release of the ledger.
-    pub booked: watch::Sender<u64>,
-    pub facts: RwLock<Arc<NodeEnvironment>>,
+    pub ledger_changed: watch::Sender<u64>,
+    pub node_env: RwLock<Arc<NodeEnvironment>>,
     /// Capabilities of the runtime, once it has reported them.
     pub capabilities: watch::Receiver<Option<Arc<Capabilities>>>,
     pub volumes: Volumes,
@@ -69,7 +70,7 @@ pub struct AgentContext {
     /// Directory of the links to containers' logs; `/var/log/containers` on Linux.
     pub log_links: Option<PathBuf>,
     /// Pods with their newest status, for the agent's server.
-    pub board: PodCache,
+    pub pod_cache: PodCache,
     pub metrics: AgentMetrics,
     /// The pods that hold resources of the node.
     pub active: watch::Sender<Arc<Vec<Arc<Pod>>>>,
@@ -85,19 +86,21 @@ pub struct AgentContext {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerReport {
     /// The pod with this UID has released its resources.
-    Settled(String),
+    ResourcesReleased(String),
     /// The pod is gone.
-    Over(String),
+    Removed(String),
+    /// The worker of the pod with this UID panicked, and its back-off is over.
+    Panicked(String, RestartBackoff),
 }
 
 impl AgentContext {
     #[must_use]
-    pub fn facts(&self) -> Arc<NodeEnvironment> {
-        Arc::clone(&self.facts.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn node_env(&self) -> Arc<NodeEnvironment> {
+        Arc::clone(&self.node_env.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn book(&self) -> MutexGuard<'_, LedgerFile> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn ledger(&self) -> MutexGuard<'_, LedgerFile> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn allocations(&self) -> MutexGuard<'_, Allocations> {
@@ -107,7 +110,8 @@ impl AgentContext {
     /// Returns an error if the runtime would silently ignore part of a sandbox configuration.
     pub fn check_sandbox(&self, config: &v1::PodSandboxConfig) -> Result<(), String> {
         let capabilities = self.capabilities.borrow();
-        let runtime = capabilities.as_ref().map(|of| (&*of.runtime_name, &*of.runtime_version));
+        let runtime =
+            capabilities.as_ref().map(|found| (&*found.runtime_name, &*found.runtime_version));
         lower::sandbox::check_runtime(config, runtime)
     }
 
@@ -115,85 +119,86 @@ impl AgentContext {
     #[must_use]
     pub fn classes(&self) -> ClassSupport {
         let capabilities = self.capabilities.borrow();
-        capabilities.as_ref().map(|of| of.classes.clone()).unwrap_or_default()
+        capabilities.as_ref().map(|found| found.classes.clone()).unwrap_or_default()
     }
 
     #[must_use]
     pub fn recursive_read_only(&self) -> bool {
         let capabilities = self.capabilities.borrow();
-        let handlers = capabilities.as_ref().map(|of| of.handlers.clone()).unwrap_or_default();
-        handlers.iter().any(|of| of.name.is_empty() && of.recursive_read_only_mounts)
+        let handlers =
+            capabilities.as_ref().map(|found| found.handlers.clone()).unwrap_or_default();
+        handlers.iter().any(|handler| handler.name.is_empty() && handler.recursive_read_only_mounts)
     }
 
     /// Returns the part of the inputs that all pods share.
     #[must_use]
-    pub fn known(&self) -> StatusInputs {
-        let runtime = self.capabilities.borrow().as_ref().map(|of| of.runtime_name.clone());
+    pub fn status_inputs(&self) -> StatusInputs {
+        let runtime = self.capabilities.borrow().as_ref().map(|found| found.runtime_name.clone());
         StatusInputs {
             runtime: runtime.unwrap_or_default(),
             recursive_read_only: self.recursive_read_only(),
-            host_ips: self.facts().ips.clone(),
+            host_ips: self.node_env().ips.clone(),
             ..StatusInputs::default()
         }
     }
 
     /// Returns the current allocations of the containers of a pod.
     #[must_use]
-    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
-        self.book().placed(pod)
+    pub fn affinities(&self, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
+        self.ledger().affinities(pod)
     }
 
     /// Returns the current allocation of a tracked container.
     #[must_use]
-    pub fn place(&self, entry: &TrackedContainer) -> ContainerAffinity {
-        self.book().place(&PodUid::new(&entry.pod_uid), &entry.container)
+    pub fn affinity(&self, entry: &TrackedContainer) -> ContainerAffinity {
+        self.ledger().affinity(&PodUid::new(&entry.pod_uid), &entry.container)
     }
 
     /// Moves every container without exclusive CPUs off the CPUs that are exclusive now.
-    pub async fn follow_pool(&self) -> Result<usize, RebalanceError> {
-        let place = |entry: &TrackedContainer| self.place(entry);
-        let moved = self.pool.follow(&self.runtime, self.facts().os, place).await?;
+    pub async fn rebalance(&self) -> Result<usize, RebalanceError> {
+        let place = |entry: &TrackedContainer| self.affinity(entry);
+        let moved = self.cpuset_tracker.rebalance(&self.runtime, self.node_env().os, place).await?;
         self.metrics.moved.add(&[], u64::try_from(moved).unwrap_or(0));
         Ok(moved)
     }
 
     /// Publishes that the ledger changed.
-    pub fn note_booked(&self) {
+    pub fn note_ledger_change(&self) {
         let (shared, exclusive, by_node) = {
-            let book = self.book();
-            let exclusive = book.ledger().cpu.exclusive(None);
-            let by_node: Vec<(String, usize)> = book
+            let ledger = self.ledger();
+            let exclusive = ledger.contents().cpu.exclusive(None);
+            let by_node: Vec<(String, usize)> = ledger
                 .node()
                 .topology
                 .nodes()
                 .iter()
                 .map(|node| (node.id.0.to_string(), node.cpus.count_common(&exclusive)))
                 .collect();
-            (book.shared().len(), exclusive.len(), by_node)
+            (ledger.shared().len(), exclusive.len(), by_node)
         };
         for (node, count) in by_node {
             self.metrics.exclusive_cpus_by_node.set(&[&node], count as f64);
         }
         self.metrics.shared_pool.set(&[], (shared * 1000) as f64);
         self.metrics.exclusive_cpus.set(&[], exclusive as f64);
-        self.booked.send_modify(|count| *count += 1);
+        self.ledger_changed.send_modify(|count| *count += 1);
     }
 
     /// Marks a container as about to start.
     pub fn starting(&self, pod: &Pod, container: &str) -> Result<(), LedgerError> {
-        self.book().starting(&placement_demand(pod), container)
+        self.ledger().starting(&placement_demand(pod), container)
     }
 
     /// Releases the allocation of the pod.
     pub async fn release(&self, pod: &Pod) -> Result<(), String> {
         let uid = PodUid::new(&pod.metadata.uid);
-        let released = self.book().release(&uid).map_err(|error| error.to_string())?;
-        let _ = self.reports.send(WorkerReport::Settled(pod.metadata.uid.clone()));
+        let released = self.ledger().release(&uid).map_err(|error| error.to_string())?;
+        let _ = self.reports.send(WorkerReport::ResourcesReleased(pod.metadata.uid.clone()));
         if released {
-            self.note_booked();
+            self.note_ledger_change();
             // Nothing depends on a larger shared pool. A container that could not be moved is found by
             // the next check.
-            let _ = self.follow_pool().await;
+            let _ = self.rebalance().await;
         }
         Ok(())
     }
@@ -202,20 +207,20 @@ impl AgentContext {
     #[must_use]
     pub fn input<'a>(
         pod: &'a Pod,
-        facts: &'a NodeEnvironment,
+        node_env: &'a NodeEnvironment,
         source: &'a PodSource,
-        placed: &'a BTreeMap<String, ContainerAffinity>,
+        affinities: &'a BTreeMap<String, ContainerAffinity>,
     ) -> PodInput<'a> {
-        PodInput { pod, facts, source, placed, user_namespace: None, volume_groups: &[] }
+        PodInput { pod, node_env, source, affinities, user_namespace: None, volume_groups: &[] }
     }
 
     pub async fn make_cgroups(&self, pod: &Pod, source: &PodSource) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (pod, source, facts) = (pod.clone(), source.clone(), self.facts());
-        let (placed, pids) = (self.placed(&pod), self.pids_limit);
-        let work = self.metrics.work.clone();
+        let (pod, source, node_env) = (pod.clone(), source.clone(), self.node_env());
+        let (affinities, pids) = (self.affinities(&pod), self.pids_limit);
+        let work = self.metrics.sync.clone();
         blocking(move || {
-            let input = AgentContext::input(&pod, &facts, &source, &placed);
+            let input = AgentContext::input(&pod, &node_env, &source, &affinities);
             measured(&work, CgroupOperation::Create, || cgroups.ensure_pod(&input, pids))
         })
         .await
@@ -224,7 +229,7 @@ impl AgentContext {
     /// Changes the limits of the pod's cgroup.
     pub async fn limit_pod(&self, pod: &Pod, limits: host::cgroups::Limits) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (pod, work) = (pod.clone(), self.metrics.work.clone());
+        let (pod, work) = (pod.clone(), self.metrics.sync.clone());
         blocking(move || {
             measured(&work, CgroupOperation::Update, || cgroups.limit_pod(&pod, &limits))
         })
@@ -243,17 +248,21 @@ impl AgentContext {
     pub async fn move_to(
         &self,
         pod: &Pod,
-        placed: &BTreeMap<String, ContainerAffinity>,
+        affinities: &BTreeMap<String, ContainerAffinity>,
     ) -> Result<(), String> {
-        let _still = self.pool.stand_still().await;
-        for (id, entry) in self.pool.all() {
+        let _still = self.cpuset_tracker.lock().await;
+        for (id, entry) in self.cpuset_tracker.all() {
             if entry.pod_uid != pod.metadata.uid {
                 continue;
             }
-            let Some(to) = placed.get(&entry.container).filter(|to| **to != entry.placed) else {
+            let Some(to) = affinities.get(&entry.container).filter(|to| **to != entry.affinity)
+            else {
                 continue;
             };
-            let moved = self.pool.put(&self.runtime, self.facts().os, id, to.clone()).await;
+            let moved = self
+                .cpuset_tracker
+                .set_cpuset(&self.runtime, self.node_env().os, id, to.clone())
+                .await;
             moved.map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -261,7 +270,7 @@ impl AgentContext {
 
     pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (uid, work) = (pod.metadata.uid.clone(), self.metrics.work.clone());
+        let (uid, work) = (pod.metadata.uid.clone(), self.metrics.sync.clone());
         blocking(move || measured(&work, CgroupOperation::Destroy, || cgroups.remove_pod(&uid)))
             .await
     }
@@ -286,14 +295,14 @@ impl AgentContext {
         source: &PodSource,
     ) -> Result<MountedVolumes, Vec<VolumeError>> {
         let references = volumes::references(pod);
-        let fetched = self.sources.fetch(pod, &references).await;
+        let fetched = self.dependencies.fetch(pod, &references).await;
         let (configs, tokens, claims) = fetched.map_err(|error| {
             let why = error.to_string();
             vec![VolumeError::Io { step: "read", path: "the API".to_owned(), why }]
         })?;
         let contents = {
-            let (facts, placed) = (self.facts(), self.placed(pod));
-            let input = AgentContext::input(pod, &facts, source, &placed);
+            let (node_env, affinities) = (self.node_env(), self.affinities(pod));
+            let input = AgentContext::input(pod, &node_env, source, &affinities);
             let sources =
                 volumes::VolumeInputs { configs: &configs, tokens: &tokens, claims: &claims };
             volumes::contents(&input, &sources)
@@ -316,12 +325,12 @@ impl AgentContext {
 
     /// Removes the pod's directories and logs.
     pub async fn remove_files(&self, pod: &Pod) -> Result<(), String> {
-        let (volumes, of) = (self.volumes.clone(), pod.metadata.clone());
-        let logs = lower::sandbox::log_directory_of(&self.facts(), &of);
+        let (volumes, metadata) = (self.volumes.clone(), pod.metadata.clone());
+        let logs = lower::sandbox::log_directory_of(&self.node_env(), &metadata);
         let links = self.log_links.clone();
         blocking(move || {
             if let Some(links) = &links {
-                remove_links(links, &format!("{}_{}_", of.name, of.namespace), &logs);
+                remove_links(links, &format!("{}_{}_", metadata.name, metadata.namespace), &logs);
             }
             match std::fs::remove_dir_all(&logs) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -329,16 +338,16 @@ impl AgentContext {
                 }
                 _ => {}
             }
-            volumes.remove(&of.uid).map_err(|error| error.to_string())
+            volumes.remove(&metadata.uid).map_err(|error| error.to_string())
         })
         .await
     }
 
     /// Returns the last reported addresses of a pod.
     #[must_use]
-    pub fn ip_told(&self, pod: &Pod) -> String {
+    pub fn reported_ip(&self, pod: &Pod) -> String {
         match PodStatus::read(&pod.status).pod_ip {
-            ip if ip.is_empty() => self.facts().ips.first().cloned().unwrap_or_default(),
+            ip if ip.is_empty() => self.node_env().ips.first().cloned().unwrap_or_default(),
             ip => ip,
         }
     }
@@ -347,9 +356,15 @@ impl AgentContext {
     #[must_use]
     pub fn subject(&self, pod: &Pod) -> Subject {
         let mirrors = status::is_static(pod).then(|| self.mirrors.subscribe());
-        let of = pod.metadata.clone();
-        let work = Some(self.metrics.work.clone());
-        Subject { namespace: of.namespace, name: of.name, uid: of.uid, mirrors, work }
+        let metadata = pod.metadata.clone();
+        let work = Some(self.metrics.sync.clone());
+        Subject {
+            namespace: metadata.namespace,
+            name: metadata.name,
+            uid: metadata.uid,
+            mirrors,
+            work,
+        }
     }
 
     /// Writes the hosts file and makes the paths that the container mounts from volumes.
@@ -364,12 +379,12 @@ impl AgentContext {
         let pod = input.pod;
         let aliases = &pod.spec.host_aliases;
         let hosts = if pod.spec.host_network {
-            let path = lower::mounts::hosts_file(input.facts.os);
+            let path = lower::mounts::hosts_file(input.node_env.os);
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|error| format!("{path}: {error}"))?;
             volumes::hosts::of_host(&text, aliases)
         } else {
-            let name = lower::hostname::name(pod, &input.facts.dns.cluster_domain);
+            let name = lower::hostname::name(pod, &input.node_env.dns.cluster_domain);
             let name = name.map_err(|error| error.to_string())?;
             volumes::hosts::of_pod(pod_ips, &name, aliases)
         };
@@ -384,8 +399,8 @@ impl AgentContext {
     /// Links the log of a container where log collectors expect it.
     pub fn link_log(&self, pod: &Pod, container: &str, log: &Path, id: &str) {
         let Some(directory) = &self.log_links else { return };
-        let of = &pod.metadata;
-        let name = format!("{}_{}_{container}-{id}.log", of.name, of.namespace);
+        let metadata = &pod.metadata;
+        let name = format!("{}_{}_{container}-{id}.log", metadata.name, metadata.namespace);
         // Only log collectors miss it.
         let _ = host::os::owners::link(log, &directory.join(name), false);
     }

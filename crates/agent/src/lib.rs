@@ -7,7 +7,8 @@
 //!
 //! In the order of flow:
 //!
-//! - [`agent`] starts everything and runs until it is stopped; [`context`] is what its parts share.
+//! - [`agent`] starts everything and runs until it is stopped; [`supervisor`] watches its tasks; [`context`]
+//!   is what its parts share.
 //! - [`spec`] is a pod as the agent reads it.
 //! - [`pods`] is the set of pods, with a worker for each; static pods are read here too.
 //! - [`admission`] decides whether the node accepts a pod.
@@ -26,6 +27,7 @@
 
 pub mod agent;
 pub mod context;
+pub mod supervisor;
 
 pub mod spec;
 

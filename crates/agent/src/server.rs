@@ -136,7 +136,7 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
 /// Serves the agent's API.
 #[derive(Clone)]
 pub struct Server {
-    answers: Arc<dyn ServerBackend>,
+    backend: Arc<dyn ServerBackend>,
     runtime: Client,
     access: Access,
     measured: Option<ServerMetrics>,
@@ -154,9 +154,9 @@ impl fmt::Debug for Server {
 impl Server {
     /// Serves the API server and administrators; see [`Server::open_to`] for others.
     #[must_use]
-    pub fn new(answers: Arc<dyn ServerBackend>, runtime: Client) -> Server {
+    pub fn new(backend: Arc<dyn ServerBackend>, runtime: Client) -> Server {
         let (access, checks) = (Access::default(), HealthCheckMetrics::default());
-        Server { answers, runtime, access, measured: None, checks, stop: None }
+        Server { backend, runtime, access, measured: None, checks, stop: None }
     }
 
     /// Serves every client that `access` allows.
@@ -209,15 +209,15 @@ impl Server {
         // No request has a body with a meaning.
         let (parts, _) = request.into_parts();
         let path = parts.uri.path().to_owned();
-        let asked = ServerRequest {
+        let request = ServerRequest {
             query: parameters(parts.uri.query().unwrap_or_default()),
             method: parts.method,
             headers: parts.headers,
             path,
         };
-        let begin = |measured: &ServerMetrics| measured.begin(&asked.method, &asked.path);
+        let begin = |measured: &ServerMetrics| measured.begin(&request.method, &request.path);
         let _under_way = self.measured.as_ref().map(begin);
-        match self.reply(&asked, client).await {
+        match self.reply(&request, client).await {
             Ok(answer) => answer,
             Err(refusal) => refusal.into(),
         }
@@ -225,10 +225,10 @@ impl Server {
 
     async fn reply(
         &self,
-        asked: &ServerRequest,
+        request: &ServerRequest,
         client: &https::Client,
     ) -> Result<Answer, Refusal> {
-        let segments: Option<Vec<String>> = asked
+        let segments: Option<Vec<String>> = request
             .path
             .split('/')
             .skip(1)
@@ -244,11 +244,11 @@ impl Server {
         if segments.last() == Some(&"") {
             segments.pop();
         }
-        let reads = matches!(asked.method, Method::GET | Method::HEAD);
+        let reads = matches!(request.method, Method::GET | Method::HEAD);
         if let ["healthz"] | ["healthz", "log" | "ping" | "syncloop"] = *segments
             && reads
         {
-            let complaint = self.answers.complaint();
+            let complaint = self.backend.complaint();
             // Upstream records the checks of the whole endpoint, not those requested by name.
             if let ["healthz"] = *segments {
                 self.checks.observe(complaint.is_none());
@@ -259,54 +259,55 @@ impl Server {
             };
         }
         let access = &self.access;
-        let user = access.check(&asked.method, &segments, &asked.headers, client.peer()).await?;
+        let user =
+            access.check(&request.method, &segments, &request.headers, client.peer()).await?;
         if !client.known_as(&user) {
             let text = format!("{user} has too many connections with requests under way");
             return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
         }
         match *segments {
             ["containerLogs", namespace, pod, container] if reads => {
-                self.logs(asked, namespace, pod, container).await
+                self.logs(request, namespace, pod, container).await
             }
             ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
-                self.exec(asked, namespace, pod, container).await
+                self.exec(request, namespace, pod, container).await
             }
             ["run", namespace, pod, container] | ["run", namespace, pod, _, container]
-                if asked.method == Method::POST =>
+                if request.method == Method::POST =>
             {
-                self.run(asked, namespace, pod, container).await
+                self.run(request, namespace, pod, container).await
             }
             ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
-                self.attach(asked, namespace, pod, container).await
+                self.attach(request, namespace, pod, container).await
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
-                self.port_forward(asked, namespace, pod).await
+                self.port_forward(request, namespace, pod).await
             }
-            ref path if reads => self.document(asked, &path.join("/")).await,
+            ref path if reads => self.document(request, &path.join("/")).await,
             _ => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")),
         }
     }
 
-    async fn document(&self, asked: &ServerRequest, path: &str) -> Result<Answer, Refusal> {
-        let answers = &self.answers;
+    async fn document(&self, request: &ServerRequest, path: &str) -> Result<Answer, Refusal> {
+        let backend = &self.backend;
         let (media, text) = match path {
             "pods" => {
                 let list = json!({
-                    "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": answers.pods(),
+                    "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": backend.pods(),
                 });
                 (JSON, list.to_string())
             }
-            "runningpods" => (JSON, running(&answers.pods()).to_string()),
-            "configz" => (JSON, json!({"kubeletconfig": answers.configuration()}).to_string()),
-            "metrics" => (prometheus::MEDIA_TYPE, answers.metrics()),
+            "runningpods" => (JSON, running(&backend.pods()).to_string()),
+            "configz" => (JSON, json!({"kubeletconfig": backend.configuration()}).to_string()),
+            "metrics" => (prometheus::MEDIA_TYPE, backend.metrics()),
             "metrics/slis" => (prometheus::MEDIA_TYPE, self.checks.registry.render()),
-            _ => answers
+            _ => backend
                 .document(&format!("/{path}"))
                 .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
         if media == prometheus::MEDIA_TYPE {
-            let accept = asked.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+            let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
             let (media, body) = https::exposition::negotiate(accept.unwrap_or_default(), text);
             return Ok(document(StatusCode::OK, media, body));
         }

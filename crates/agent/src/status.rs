@@ -64,7 +64,7 @@ pub struct StatusInputs {
     pub classes: BTreeMap<String, Vec<QosResourceRequest>>,
     pub resize: Resize,
     /// Set if the agent itself terminates the pod.
-    pub end: Option<TerminationCause>,
+    pub termination: Option<TerminationCause>,
     /// True if nothing of the pod runs or will run.
     pub finished: bool,
     pub restarting_all: RestartingAll,
@@ -116,25 +116,25 @@ impl RestartingAll {
 
 /// Computes the status of a pod. `pod.status` is the last written one.
 #[must_use]
-pub fn generate(pod: &Pod, seen: &RuntimePod, known: &StatusInputs) -> PodStatus {
+pub fn generate(pod: &Pod, observed: &RuntimePod, inputs: &StatusInputs) -> PodStatus {
     let old = PodStatus::read(&pod.status);
     let mut new = PodStatus {
         observed_generation: pod.metadata.generation,
         qos_class: crate::qos_class(pod).to_string(),
         ..PodStatus::default()
     };
-    containers::of(pod, &old, seen, known, &mut new);
-    new.phase = phase::of(pod, &new, seen, known.finished);
-    settle_phase(&old, known, &mut new);
-    new.conditions = conditions::of(pod, &old, seen, known, &new);
-    addresses(pod, &old, seen, known, &mut new);
-    let allocated = known.pod_allocated.clone().unwrap_or_else(|| Resources {
+    containers::of(pod, &old, observed, inputs, &mut new);
+    new.phase = phase::of(pod, &new, observed, inputs.finished);
+    settle_phase(&old, inputs, &mut new);
+    new.conditions = conditions::of(pod, &old, observed, inputs, &new);
+    addresses(pod, &old, observed, inputs, &mut new);
+    let allocated = inputs.pod_allocated.clone().unwrap_or_else(|| Resources {
         limits: crate::limits(pod),
         requests: crate::requests(pod),
     });
     new.allocated_resources.clone_from(&allocated.requests);
-    new.resources = Some(known.pod_actual.clone().unwrap_or(allocated));
-    new.other.extend(class_field(&known.pod_classes));
+    new.resources = Some(inputs.pod_actual.clone().unwrap_or(allocated));
+    new.other.extend(class_field(&inputs.pod_classes));
     new
 }
 
@@ -147,7 +147,7 @@ fn class_field(classes: &[QosResourceRequest]) -> Option<(String, Value)> {
 }
 
 /// A terminal phase stays, with its reason. Otherwise a termination by the agent decides.
-fn settle_phase(old: &PodStatus, known: &StatusInputs, new: &mut PodStatus) {
+fn settle_phase(old: &PodStatus, inputs: &StatusInputs, new: &mut PodStatus) {
     if old.phase.is_terminal() {
         new.phase = old.phase;
     }
@@ -155,25 +155,25 @@ fn settle_phase(old: &PodStatus, known: &StatusInputs, new: &mut PodStatus) {
         new.reason.clone_from(&old.reason);
         new.message.clone_from(&old.message);
     }
-    if let Some(end) = known.end.as_ref().filter(|_| !old.phase.is_terminal()) {
+    if let Some(cause) = inputs.termination.as_ref().filter(|_| !old.phase.is_terminal()) {
         // Even if its containers succeeded: they did not exit by themselves.
         new.phase = Phase::Failed;
-        new.reason.clone_from(&end.reason);
-        new.message.clone_from(&end.message);
+        new.reason.clone_from(&cause.reason);
+        new.message.clone_from(&cause.message);
     }
 }
 
 fn addresses(
     pod: &Pod,
     old: &PodStatus,
-    seen: &RuntimePod,
-    known: &StatusInputs,
+    observed: &RuntimePod,
+    inputs: &StatusInputs,
     new: &mut PodStatus,
 ) {
     let as_list = |ips: &[String]| ips.iter().map(|ip| Ip { ip: ip.clone() }).collect::<Vec<_>>();
-    new.host_ips = as_list(&known.host_ips);
-    new.host_ip = known.host_ips.first().cloned().unwrap_or_default();
-    let found = seen.newest_sandbox().filter(|sandbox| sandbox.ready).map(|s| s.ips.as_slice());
+    new.host_ips = as_list(&inputs.host_ips);
+    new.host_ip = inputs.host_ips.first().cloned().unwrap_or_default();
+    let found = observed.newest_sandbox().filter(|sandbox| sandbox.ready).map(|s| s.ips.as_slice());
     new.pod_ips = match found {
         Some(ips) if !ips.is_empty() => as_list(ips),
         // A pod keeps its addresses until it is gone.
@@ -181,10 +181,10 @@ fn addresses(
     };
     if pod.spec.host_network {
         if new.pod_ips.is_empty() {
-            new.pod_ips = as_list(&known.host_ips[..known.host_ips.len().min(1)]);
+            new.pod_ips = as_list(&inputs.host_ips[..inputs.host_ips.len().min(1)]);
         }
         // A node may get its address of the other family later.
-        if let ([own], [_, second]) = (new.pod_ips.as_slice(), known.host_ips.as_slice())
+        if let ([own], [_, second]) = (new.pod_ips.as_slice(), inputs.host_ips.as_slice())
             && own.ip.contains(':') != second.contains(':')
         {
             new.pod_ips.push(Ip { ip: second.clone() });

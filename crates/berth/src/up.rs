@@ -115,19 +115,28 @@ impl Node {
         self.agent_address
     }
 
-    /// Runs until told to stop: the agent first, as it has something to tell the API to the last.
-    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) {
-        let (leave, leaving) = watch::channel(None);
-        let agent = tokio::spawn(self.agent.run(leaving));
+    /// Runs until it is stopped: the agent ends first, because it writes to the API until its end. Returns the
+    /// error of an agent that failed.
+    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) -> Result<()> {
+        let (mode, leaving) = watch::channel(None);
+        let mut agent = tokio::spawn(self.agent.run(leaving));
         let (end, ends) = watch::channel(false);
         let ending = async {
-            let pods = stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods);
-            leave.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
-            // One that failed has nothing to tell.
-            let _ = agent.await;
+            let stopped =
+                async { stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods) };
+            let ended = tokio::select! {
+                pods = stopped => {
+                    mode.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
+                    (&mut agent).await
+                }
+                // Without its agent the node ends too.
+                ended = &mut agent => ended,
+            };
             end.send_replace(true);
+            ended
         };
-        tokio::join!(self.server.serve(ends), ending);
+        let ((), ended) = tokio::join!(self.server.serve(ends), ending);
+        Ok(ended.context("the agent failed")??)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rotates logs that grow too large: [`keep`]. Between rotations it only reads file sizes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,10 @@ use tracing::{info, warn};
 
 use super::AgentMessage;
 use crate::context::AgentContext;
+use crate::observability::error_log::ErrorLog;
 use crate::runtime::logs::rotate::{Outcome, Policy};
 use crate::runtime::observed::RuntimeId;
+use crate::supervisor::millis;
 
 /// The log of a running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,21 +24,23 @@ pub struct RunningLog {
 }
 
 /// Checks the logs of all running containers periodically.
-pub(super) async fn keep(
+pub(super) async fn run(
     context: Arc<AgentContext>,
     policy: Policy,
     every: Duration,
-    happened: mpsc::UnboundedSender<AgentMessage>,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
     let mut timer = tokio::time::interval(every);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut errors: BTreeMap<PathBuf, ErrorLog> = BTreeMap::new();
     loop {
         timer.tick().await;
         let (ask, answer) = oneshot::channel();
-        if happened.send(AgentMessage::Logs(ask)).is_err() {
+        if messages.send(AgentMessage::RunningLogs(ask)).is_err() {
             return;
         }
         let Ok(logs) = answer.await else { return };
+        errors.retain(|path, _| logs.iter().any(|log| log.path == *path));
         for RunningLog { container, path } in logs {
             let reopen = || async {
                 let container_id = container.clone();
@@ -48,7 +53,16 @@ pub(super) async fn keep(
                 }
                 Ok(Outcome::Kept | Outcome::Made) => {}
                 // The container may have exited. A log of a running container is tried again.
-                Err(error) => warn!(%error, "failed to rotate a log"),
+                Err(error) => {
+                    if errors.entry(path.clone()).or_default().failed(&error) {
+                        let (log, retry_in_ms) = (path.display(), millis(every));
+                        warn!(%log, container, %error, retry_in_ms, "failed to rotate a log");
+                    }
+                    continue;
+                }
+            }
+            if let Some(failures) = errors.remove(&path).and_then(|mut log| log.recovered()) {
+                info!(log = %path.display(), failures, "checked a log after failures");
             }
         }
     }

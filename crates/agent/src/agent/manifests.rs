@@ -28,7 +28,7 @@ pub(super) fn settings(node: &Description) -> Option<Settings> {
 pub(super) async fn follow(
     context: Arc<AgentContext>,
     settings: Settings,
-    happened: mpsc::UnboundedSender<AgentMessage>,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
     let node = settings.node.clone();
     let take = {
@@ -39,7 +39,7 @@ pub(super) async fn follow(
                 warn!(file, error, "could not process manifest file");
                 context.recorder.node(&node, AgentEvent::StaticPodFailed { file, error });
             }
-            happened.send(AgentMessage::StaticPods(found.pods)).is_ok()
+            messages.send(AgentMessage::StaticPods(found.pods)).is_ok()
         }
     };
     static_pods::watch(settings, Arc::clone(&context.clock), take).await;

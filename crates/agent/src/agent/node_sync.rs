@@ -11,7 +11,7 @@ use crate::context::AgentContext;
 use crate::node::{RuntimeHealth, qos_resources};
 
 /// Repeats [`take`] on every change, as long as it is polled.
-pub(super) async fn keep(
+pub(super) async fn run(
     context: Arc<AgentContext>,
     node: Arc<RwLock<admission::Node>>,
     mut object: watch::Receiver<Option<Arc<Value>>>,
@@ -39,7 +39,7 @@ pub(super) fn take(
     runtime: &RuntimeHealth,
 ) {
     let mut view = node.write().unwrap_or_else(PoisonError::into_inner);
-    view.host_process = context.facts().host_process;
+    view.host_process = context.node_env().host_process;
     if let RuntimeHealth::Seen(runtime) = runtime {
         view.supplemental_groups_policy = runtime.supplemental_groups_policy;
         view.no_host_processes = cri::check_host_processes(&runtime.name, &runtime.version).err();
@@ -47,8 +47,8 @@ pub(super) fn take(
     }
     let Some(object) = object else { return };
     view.observe(object);
-    let mut facts = context.facts.write().unwrap_or_else(PoisonError::into_inner);
-    if facts.allocatable != view.allocatable {
-        Arc::make_mut(&mut facts).allocatable.clone_from(&view.allocatable);
+    let mut node_env = context.node_env.write().unwrap_or_else(PoisonError::into_inner);
+    if node_env.allocatable != view.allocatable {
+        Arc::make_mut(&mut node_env).allocatable.clone_from(&view.allocatable);
     }
 }

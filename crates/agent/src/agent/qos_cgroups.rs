@@ -8,10 +8,11 @@ use objects::{KubeletConfig, Quantity};
 use placement::Machine;
 use placement::configured::total_memory;
 use placement::demand::MemoryKind;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::context::AgentContext;
-use crate::runtime::cgroups;
+use crate::observability::error_log::ErrorLog;
+use crate::runtime::cgroups::{self, PodCgroups};
 use crate::spec::ResourceList;
 
 /// Returns the resources of the machine without the reserved ones. Memory held back for eviction is
@@ -41,22 +42,34 @@ pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64
 }
 
 /// Keeps the cgroups up to date as long as it is polled.
-pub(super) async fn keep(context: Arc<AgentContext>, amounts: ResourceList) {
+pub(super) async fn run(context: Arc<AgentContext>, cgroups: PodCgroups, amounts: ResourceList) {
     let mut active = context.active.subscribe();
+    let mut errors = ErrorLog::default();
     loop {
         let pods = Arc::clone(&active.borrow_and_update());
-        let Some(cgroups) = context.cgroups.clone() else { return };
-        let (facts, amounts) = (context.facts(), amounts.clone());
+        let (cgroups, node_env, amounts) = (cgroups.clone(), context.node_env(), amounts.clone());
         let done = tokio::task::spawn_blocking(move || {
             // The limit of the machine: pods have limits of their own.
             let pids = host::os::facts::process_ids().ok().flatten().map(|of| of.max);
-            let all = cgroups::of_all_pods(&facts, &amounts, pids);
-            cgroups.ensure_classes(&facts, &all, pods.iter().map(AsRef::as_ref))
+            let all = cgroups::of_all_pods(&node_env, &amounts, pids);
+            cgroups.ensure_classes(&node_env, &all, pods.iter().map(AsRef::as_ref))
         });
-        match done.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%error, "failed to update the QoS cgroups"),
-            Err(error) => warn!(%error, "failed to update the QoS cgroups"),
+        let failure = match done.await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        match failure {
+            None => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "updated the QoS cgroups again");
+                }
+            }
+            Some(error) => {
+                if errors.failed(&error) {
+                    warn!(error, "failed to update the QoS cgroups; retrying when pods change");
+                }
+            }
         }
         if active.changed().await.is_err() {
             return;

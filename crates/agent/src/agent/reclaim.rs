@@ -27,6 +27,7 @@ use super::AgentMessage;
 use crate::admission;
 use crate::context::AgentContext;
 use crate::node::{self, Description, Image, Pressure};
+use crate::observability::error_log::ErrorLog;
 use crate::observability::events::AgentEvent;
 use crate::pods::worker::Termination;
 use crate::reclaim::eviction::{
@@ -36,6 +37,7 @@ use crate::reclaim::gc::{self, ImageDisk, ImagePolicy};
 use crate::runtime::cgroups::PodCgroups;
 use crate::spec::Pod;
 use crate::status::TerminationCause;
+use crate::supervisor::millis;
 
 /// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
@@ -47,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Inputs of reclaiming.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     node: String,
     root: PathBuf,
@@ -67,7 +69,7 @@ impl Settings {
 }
 
 /// Sends the reported pressure to admission.
-pub(super) async fn tell_admission(
+pub(super) async fn update_admission(
     node: Arc<RwLock<admission::Node>>,
     mut pressure: watch::Receiver<Pressure>,
 ) {
@@ -90,11 +92,11 @@ fn names(pressure: Pressure) -> Vec<String> {
 }
 
 /// Runs as long as it is polled.
-pub(super) async fn keep(
+pub(super) async fn run(
     context: Arc<AgentContext>,
     settings: Settings,
     pressure: watch::Sender<Pressure>,
-    happened: mpsc::UnboundedSender<AgentMessage>,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
     let images = place_of_images(&context.runtime).await.unwrap_or_else(|| settings.root.clone());
     let image_disk = differ(&settings.root, &images);
@@ -111,11 +113,13 @@ pub(super) async fn keep(
     let reclaimer = Reclaimer {
         began: Instant::now(),
         known: gc::Images::default(),
+        usage_errors: ErrorLog::default(),
+        image_errors: ErrorLog::default(),
         context,
         settings,
         images,
         image_disk,
-        happened,
+        messages,
     };
     tokio::join!(watching, reclaimer.run(orders));
 }
@@ -123,13 +127,23 @@ pub(super) async fn keep(
 /// Returns the directory of the runtime's images, or `None` if the runtime does not report one that
 /// exists here. Asks until the runtime answers.
 async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
+    let mut errors = ErrorLog::default();
     let answer = loop {
         match runtime.call(v1::ImageFsInfoRequest::default()).await {
             Ok(answer) => break answer,
             Err(error) if error.is_unimplemented() => return None,
-            Err(_) => tokio::time::sleep(AGAIN).await,
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(AGAIN);
+                    warn!(%error, retry_in_ms, "failed to read the runtime's image file system");
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     };
+    if let Some(failures) = errors.recovered() {
+        info!(failures, "read the runtime's image file system");
+    }
     let first = answer.image_filesystems.into_iter().next()?;
     let path = PathBuf::from(first.fs_id?.mountpoint);
     path.exists().then_some(path)
@@ -150,7 +164,9 @@ struct Reclaimer {
     image_disk: bool,
     began: Instant,
     known: gc::Images,
-    happened: mpsc::UnboundedSender<AgentMessage>,
+    usage_errors: ErrorLog,
+    image_errors: ErrorLog,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 }
 
 impl Reclaimer {
@@ -219,7 +235,7 @@ impl Reclaimer {
     }
 
     /// Evicts pods that exceed their limits of disk usage.
-    async fn check_storage(&self) {
+    async fn check_storage(&mut self) {
         let limited = |pod: &&Arc<Pod>| has_storage_limit(pod);
         let pods: Vec<Arc<Pod>> = self.active().iter().filter(limited).cloned().collect();
         if pods.is_empty() {
@@ -229,8 +245,17 @@ impl Reclaimer {
         let asked = UsageQuery { runtime, disk: true, processes: false };
         let usages = match collect(&self.context, &pods, asked).await {
             Ok(usages) => usages,
-            Err(_) => return,
+            Err(error) => {
+                if self.usage_errors.failed(&error) {
+                    let retry_in_ms = millis(STORAGE_EVERY);
+                    warn!(%error, retry_in_ms, "failed to read the disk usage of pods with limits");
+                }
+                return;
+            }
         };
+        if let Some(failures) = self.usage_errors.recovered() {
+            info!(failures, "read the disk usage of pods with limits again");
+        }
         let used = with_usage(&pods, |pod| usages.get(&pod.metadata.uid).cloned());
         for victim in over_limit(&used, self.image_disk) {
             self.evict(victim, None).await;
@@ -241,9 +266,9 @@ impl Reclaimer {
     async fn evict(&self, victim: Victim, disruption: Option<String>) {
         let Victim { pod_uid, message, grace_seconds } = victim;
         info!(pod = pod_uid, why = message, "evicted a pod");
-        let end = TerminationCause { reason: "Evicted".to_owned(), message, disruption };
-        let ending = Termination { end, grace: Some(grace_seconds) };
-        if self.happened.send(AgentMessage::Evict(pod_uid.clone(), ending)).is_err() {
+        let cause = TerminationCause { reason: "Evicted".to_owned(), message, disruption };
+        let termination = Termination { cause, grace: Some(grace_seconds) };
+        if self.messages.send(AgentMessage::Evict(pod_uid.clone(), termination)).is_err() {
             return;
         }
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
@@ -264,7 +289,18 @@ impl Reclaimer {
     /// Records the images and which of them are in use, and returns the time of the record, or `None` if
     /// the runtime failed. A selection of images is valid only for that time.
     async fn look_at_images(&mut self) -> Option<gc::Millis> {
-        let (images, used, sandbox) = seen(&self.context.runtime).await.ok()?;
+        let (images, used, sandbox) = match seen(&self.context.runtime).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                if self.image_errors.failed(&error) {
+                    warn!(%error, "failed to list the images in use; no image is removed");
+                }
+                return None;
+            }
+        };
+        if let Some(failures) = self.image_errors.recovered() {
+            info!(failures, "listed the images in use again");
+        }
         let now = self.now();
         self.known.note(&images, &used, &sandbox, now);
         Some(now)
@@ -275,7 +311,13 @@ impl Reclaimer {
         let Some(now) = self.look_at_images().await else { return };
         let policy = self.policy();
         self.remove(self.known.expired(&policy, now)).await;
-        let Ok(disk) = facts::file_system(&self.images) else { return };
+        let disk = match facts::file_system(&self.images) {
+            Ok(disk) => disk,
+            Err(error) => {
+                let path = self.images.display();
+                return warn!(%path, %error, "failed to measure the file system of images");
+            }
+        };
         let disk = ImageDisk { capacity: disk.capacity, available: disk.available };
         let wanted = disk.to_free(&policy);
         if wanted == 0 {

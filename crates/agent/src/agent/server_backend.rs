@@ -16,22 +16,22 @@ use crate::status;
 
 /// Answers the requests of the agent's server.
 #[derive(Debug)]
-pub(super) struct ServerBackend {
+pub(super) struct AgentBackend {
     context: Arc<AgentContext>,
     configuration: Value,
     stats: Stats,
     began: Timestamp,
 }
 
-impl ServerBackend {
+impl AgentBackend {
     pub(super) fn new(
         context: Arc<AgentContext>,
         configuration: Value,
         stats: Stats,
-    ) -> ServerBackend {
+    ) -> AgentBackend {
         let began = context.clock.now();
         let configuration = configz::in_force(configuration);
-        ServerBackend { context, configuration, stats, began }
+        AgentBackend { context, configuration, stats, began }
     }
 
     /// Returns the start time of the agent in the format of statistics.
@@ -45,17 +45,17 @@ impl ServerBackend {
     }
 }
 
-impl server::ServerBackend for ServerBackend {
+impl server::ServerBackend for AgentBackend {
     fn pods(&self) -> Vec<Value> {
-        self.context.board.pods()
+        self.context.pod_cache.pods()
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
-        self.context.board.pod(namespace, name)
+        self.context.pod_cache.pod(namespace, name)
     }
 
     fn sandbox(&self, uid: &str) -> Option<String> {
-        self.context.board.sandbox(uid)
+        self.context.pod_cache.sandbox(uid)
     }
 
     fn configuration(&self) -> Value {
@@ -68,9 +68,9 @@ impl server::ServerBackend for ServerBackend {
         let of_files = active.iter().filter(|pod| status::is_static(pod)).count();
         let mirrors = self.context.mirrors.borrow().wanted.len();
         let active = (of_files, active.len() - of_files);
-        metrics.now.pods(&self.context.board.pods(), active, mirrors);
+        metrics.gauges.pods(&self.context.pod_cache.pods(), active, mirrors);
         if let Ok(usage) = host::os::facts::this_process() {
-            metrics.process.tell(usage);
+            metrics.process.observe(usage);
         }
         metrics.registry.render() + &self.start()
     }

@@ -5,7 +5,7 @@
 //!   a pod gets CPUs ──▶ the book is written ──▶ every shared container leaves them ──▶ the pod starts
 //! ```
 //!
-//! A container is entered after it is made and before it is started ([`CpusetTracker::enter`]), and nothing moves it
+//! A container is entered after it is made and before it is started ([`CpusetTracker::register`]), and nothing moves it
 //! until it has started: a runtime may only store an update that arrives during the start. So no container
 //! that runs is missed. Either it sees the new pool before it starts, or it is moved right after.
 
@@ -36,7 +36,7 @@ pub struct RebalanceError {
 /// The containers that run or are about to start, with the cpuset that each was given.
 #[derive(Debug, Default)]
 pub struct CpusetTracker {
-    entered: Mutex<BTreeMap<RuntimeId, Slot>>,
+    containers: Mutex<BTreeMap<RuntimeId, Slot>>,
     /// Only one task at a time moves containers.
     moving: tokio::sync::Mutex<()>,
 }
@@ -60,17 +60,17 @@ pub struct StartGuard {
 pub struct TrackedContainer {
     pub pod_uid: String,
     pub container: String,
-    pub placed: ContainerAffinity,
+    pub affinity: ContainerAffinity,
 }
 
 impl CpusetTracker {
     fn entries(&self) -> MutexGuard<'_, BTreeMap<RuntimeId, Slot>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a container that is about to start, with the placement it was made with. Nothing else moves it
     /// until the returned value is dropped, after the runtime has started it.
-    pub async fn enter(&self, id: &RuntimeId, entry: TrackedContainer) -> StartGuard {
+    pub async fn register(&self, id: &RuntimeId, entry: TrackedContainer) -> StartGuard {
         let busy: Arc<tokio::sync::Mutex<()>> = Arc::default();
         // No other task has the lock yet, so this does not wait.
         let held = Arc::clone(&busy).lock_owned().await;
@@ -79,7 +79,7 @@ impl CpusetTracker {
     }
 
     /// Removes a container that has ended.
-    pub fn leave(&self, id: &RuntimeId) {
+    pub fn unregister(&self, id: &RuntimeId) {
         self.entries().remove(id);
     }
 
@@ -95,15 +95,15 @@ impl CpusetTracker {
     }
 
     /// Notes the placement in which a container was found, although the agent did not ask for it.
-    pub fn found(&self, id: &RuntimeId, placed: ContainerAffinity) {
+    pub fn note_cpuset(&self, id: &RuntimeId, affinity: ContainerAffinity) {
         if let Some(slot) = self.entries().get_mut(id) {
-            slot.entry.placed = placed;
+            slot.entry.affinity = affinity;
         }
     }
 
     /// Adds the containers that ran before the agent was started. The CPUs of those without CPUs of their own
     /// are not known, so they are read or set before anything else starts.
-    pub fn take_up(
+    pub fn adopt(
         &self,
         summaries: &BTreeMap<String, PodSummary>,
         place: impl Fn(&str, &str) -> ContainerAffinity,
@@ -113,12 +113,13 @@ impl CpusetTracker {
                 if !matches!(container.state, ContainerState::Created | ContainerState::Running) {
                     continue;
                 }
-                let booked = place(pod_uid, &container.name);
-                let placed = if booked.exclusive { booked } else { ContainerAffinity::default() };
+                let allocated = place(pod_uid, &container.name);
+                let affinity =
+                    if allocated.exclusive { allocated } else { ContainerAffinity::default() };
                 let entry = TrackedContainer {
                     pod_uid: pod_uid.clone(),
                     container: container.name.clone(),
-                    placed,
+                    affinity,
                 };
                 self.entries().insert(id.clone(), Slot { entry, busy: Arc::default() });
             }
@@ -126,14 +127,14 @@ impl CpusetTracker {
     }
 
     /// Keeps other tasks from moving containers, for as long as the returned value exists.
-    pub async fn stand_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub async fn lock(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.moving.lock().await
     }
 
     /// Moves every container without exclusive CPUs to the result of `place`, and returns how many had to
     /// move. Containers that get exclusive CPUs are moved last, after all others have left these CPUs. A
     /// container that is starting is waited for. One that has exited does not count.
-    pub async fn follow(
+    pub async fn rebalance(
         &self,
         runtime: &cri::Client,
         os: OsName,
@@ -146,7 +147,7 @@ impl CpusetTracker {
             let elsewhere = all.filter(|(_, entry)| {
                 target(entry, &place).is_some_and(|target| target.exclusive == to_exclusive)
             });
-            let moves = elsewhere.map(|(id, _)| self.follow_one(runtime, os, id, &place));
+            let moves = elsewhere.map(|(id, _)| self.rebalance_one(runtime, os, id, &place));
             let mut outcomes = stream::iter(moves).buffer_unordered(AT_A_TIME);
             let mut failed = None;
             while let Some(outcome) = outcomes.next().await {
@@ -163,7 +164,7 @@ impl CpusetTracker {
     }
 
     /// Moves one container, unless it is already there when it has started.
-    async fn follow_one(
+    async fn rebalance_one(
         &self,
         runtime: &cri::Client,
         os: OsName,
@@ -184,27 +185,27 @@ impl CpusetTracker {
     }
 
     /// Moves a container. Waits for it if it is starting.
-    pub async fn put(
+    pub async fn set_cpuset(
         &self,
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        placed: ContainerAffinity,
+        affinity: ContainerAffinity,
     ) -> Result<(), RebalanceError> {
         let _busy = self.wait_for(&id).await;
-        self.update(runtime, os, id, placed).await
+        self.update(runtime, os, id, affinity).await
     }
 
     /// Moves a container that is about to start.
-    pub async fn put_starting(
+    pub async fn set_cpuset_before_start(
         &self,
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        placed: ContainerAffinity,
+        affinity: ContainerAffinity,
         _starting: &StartGuard,
     ) -> Result<(), RebalanceError> {
-        self.update(runtime, os, id, placed).await
+        self.update(runtime, os, id, affinity).await
     }
 
     async fn update(
@@ -212,19 +213,19 @@ impl CpusetTracker {
         runtime: &cri::Client,
         os: OsName,
         id: RuntimeId,
-        placed: ContainerAffinity,
+        affinity: ContainerAffinity,
     ) -> Result<(), RebalanceError> {
-        match runtime.call(update::cpus(os, &placed, &id)).await {
+        match runtime.call(update::cpus(os, &affinity, &id)).await {
             Ok(_) => {
-                self.found(&id, placed);
+                self.note_cpuset(&id, affinity);
                 Ok(())
             }
             Err(cause) => match has_ended(runtime, &id).await {
                 true => {
-                    self.leave(&id);
+                    self.unregister(&id);
                     Ok(())
                 }
-                false => Err(RebalanceError { id, cpus: placed.cpus, cause }),
+                false => Err(RebalanceError { id, cpus: affinity.cpus, cause }),
             },
         }
     }
@@ -235,11 +236,11 @@ fn target(
     entry: &TrackedContainer,
     place: &impl Fn(&TrackedContainer) -> ContainerAffinity,
 ) -> Option<ContainerAffinity> {
-    if entry.placed.exclusive {
+    if entry.affinity.exclusive {
         return None;
     }
     let target = place(entry);
-    (!target.cpus.is_empty() && target != entry.placed).then_some(target)
+    (!target.cpus.is_empty() && target != entry.affinity).then_some(target)
 }
 
 /// Returns true if no process of the container can run on the wrong CPUs.
@@ -277,7 +278,7 @@ mod tests {
         let containers = containers.map(|(id, of)| (id.to_owned(), of)).into();
         let summaries =
             BTreeMap::from([("u".to_owned(), PodSummary { containers, ..PodSummary::default() })]);
-        let pool = CpusetTracker::default();
+        let tracker = CpusetTracker::default();
         let own = ContainerAffinity {
             cpus: CpuSet::range(1, 2),
             exclusive: true,
@@ -286,32 +287,35 @@ mod tests {
         let shared =
             ContainerAffinity { cpus: CpuSet::range(3, 4), ..ContainerAffinity::default() };
         let place = |_: &str, name: &str| if name == "own" { own.clone() } else { shared.clone() };
-        pool.take_up(&summaries, place);
-        let entry = |name: &str, placed: &ContainerAffinity| {
+        tracker.adopt(&summaries, place);
+        let entry = |name: &str, affinity: &ContainerAffinity| {
             let (pod_uid, container) = ("u".to_owned(), name.to_owned());
-            Some(TrackedContainer { pod_uid, container, placed: placed.clone() })
+            Some(TrackedContainer { pod_uid, container, affinity: affinity.clone() })
         };
-        assert_eq!(pool.entry(&"1".to_owned()), entry("own", &own));
+        assert_eq!(tracker.entry(&"1".to_owned()), entry("own", &own));
         // Its cpuset is unknown.
-        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &ContainerAffinity::default()));
-        assert_eq!(pool.all().len(), 2);
-        pool.found(&"2".to_owned(), shared.clone());
-        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &shared));
+        assert_eq!(tracker.entry(&"2".to_owned()), entry("shared", &ContainerAffinity::default()));
+        assert_eq!(tracker.all().len(), 2);
+        tracker.note_cpuset(&"2".to_owned(), shared.clone());
+        assert_eq!(tracker.entry(&"2".to_owned()), entry("shared", &shared));
     }
 
     #[tokio::test]
     async fn a_container_is_not_moved_before_it_has_started() {
-        let pool = CpusetTracker::default();
+        let tracker = CpusetTracker::default();
         let id = "1".to_owned();
         let entry = TrackedContainer {
             pod_uid: "u".to_owned(),
             container: "c".to_owned(),
-            placed: ContainerAffinity { cpus: CpuSet::range(0, 3), ..ContainerAffinity::default() },
+            affinity: ContainerAffinity {
+                cpus: CpuSet::range(0, 3),
+                ..ContainerAffinity::default()
+            },
         };
-        let starting = pool.enter(&id, entry).await;
-        assert!(pool.wait_for(&id).now_or_never().is_none());
+        let starting = tracker.register(&id, entry).await;
+        assert!(tracker.wait_for(&id).now_or_never().is_none());
         drop(starting);
-        assert!(matches!(pool.wait_for(&id).now_or_never(), Some(Some(_))));
-        assert!(matches!(pool.wait_for(&"2".to_owned()).now_or_never(), Some(None)));
+        assert!(matches!(tracker.wait_for(&id).now_or_never(), Some(Some(_))));
+        assert!(matches!(tracker.wait_for(&"2".to_owned()).now_or_never(), Some(None)));
     }
 }

@@ -122,7 +122,7 @@ impl LedgerFile {
                 }
             }
         }
-        let mut book = LedgerFile {
+        let mut ledger = LedgerFile {
             node,
             ledger,
             edition: 0,
@@ -132,8 +132,8 @@ impl LedgerFile {
             cpus_lost,
             recovered: BTreeSet::new(),
         };
-        book.save()?;
-        Ok((book, found))
+        ledger.save()?;
+        Ok((ledger, found))
     }
 
     #[must_use]
@@ -142,7 +142,7 @@ impl LedgerFile {
     }
 
     #[must_use]
-    pub fn ledger(&self) -> &Ledger {
+    pub fn contents(&self) -> &Ledger {
         &self.ledger
     }
 
@@ -168,7 +168,8 @@ impl LedgerFile {
             return Ok(());
         }
         let asked = |name: &str| {
-            let position = demand.containers.iter().position(|of| of.name.as_str() == name)?;
+            let position =
+                demand.containers.iter().position(|container| container.name.as_str() == name)?;
             demand.exclusive_cpus(position)
         };
         self.change(|ledger, _| {
@@ -188,10 +189,10 @@ impl LedgerFile {
     pub fn has(&self, placement: &Placement) -> bool {
         let cpu = self.ledger.cpu.assignments.get(&placement.pod);
         let memory = self.ledger.memory.assignments.get(&placement.pod);
-        placement.containers.iter().all(|of| {
-            let cpus = cpu.and_then(|all| all.get(&of.name));
-            let blocks = memory.and_then(|all| all.get(&of.name));
-            cpus == of.cpus.as_ref() && blocks == of.memory.as_ref()
+        placement.containers.iter().all(|container| {
+            let cpus = cpu.and_then(|all| all.get(&container.name));
+            let blocks = memory.and_then(|all| all.get(&container.name));
+            cpus == container.cpus.as_ref() && blocks == container.memory.as_ref()
         })
     }
 
@@ -265,29 +266,30 @@ impl LedgerFile {
 
     /// Returns the current CPUs and memory nodes of the containers of a pod.
     #[must_use]
-    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
+    pub fn affinities(&self, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
         let uid = PodUid::new(&pod.metadata.uid);
         let Some(placement) = self.placements.get(&uid) else { return BTreeMap::new() };
-        let of = |one: &placement::plan::ContainerPlacement| {
+        let affinity = |one: &placement::plan::ContainerPlacement| {
             (one.name.to_string(), ContainerAffinity::of(one, &self.node, &self.ledger))
         };
-        let mut placed: BTreeMap<String, ContainerAffinity> =
-            placement.containers.iter().map(of).collect();
+        let mut affinities: BTreeMap<String, ContainerAffinity> =
+            placement.containers.iter().map(affinity).collect();
         // Ephemeral containers run on the shared CPUs.
         for container in &pod.spec.ephemeral_containers {
             let shared = ContainerAffinity { cpus: self.shared(), ..ContainerAffinity::default() };
-            placed.entry(container.name.clone()).or_insert(shared);
+            affinities.entry(container.name.clone()).or_insert(shared);
         }
-        placed
+        affinities
     }
 
     /// Returns the current CPUs and memory nodes of one container, also if its pod was admitted before the
     /// agent started.
     #[must_use]
-    pub fn place(&self, pod: &PodUid, container: &str) -> ContainerAffinity {
+    pub fn affinity(&self, pod: &PodUid, container: &str) -> ContainerAffinity {
         let placement = self.placements.get(pod);
-        let admitted =
-            placement.and_then(|of| of.containers.iter().find(|of| of.name.as_str() == container));
+        let admitted = placement.and_then(|placement| {
+            placement.containers.iter().find(|one| one.name.as_str() == container)
+        });
         match admitted {
             Some(admitted) => ContainerAffinity::of(admitted, &self.node, &self.ledger),
             None => ContainerAffinity::booked(pod, container, &self.node, &self.ledger),
@@ -313,13 +315,13 @@ impl LedgerFile {
 
     /// Returns the CPUs and memory nodes that a placement would give the containers, without committing it.
     #[must_use]
-    pub fn placed_by(&self, placement: &Placement) -> BTreeMap<String, ContainerAffinity> {
+    pub fn affinities_by(&self, placement: &Placement) -> BTreeMap<String, ContainerAffinity> {
         let mut ledger = self.ledger.clone();
         ledger.commit(placement);
-        let of = |one: &placement::plan::ContainerPlacement| {
+        let affinity = |one: &placement::plan::ContainerPlacement| {
             (one.name.to_string(), ContainerAffinity::of(one, &self.node, &ledger))
         };
-        placement.containers.iter().map(of).collect()
+        placement.containers.iter().map(affinity).collect()
     }
 
     /// Returns the containers of an uncommitted placement whose memory may come from other NUMA nodes than
@@ -331,11 +333,11 @@ impl LedgerFile {
         }
         let mut ledger = self.ledger.clone();
         ledger.commit(placement);
-        let of = |one: &placement::plan::ContainerPlacement| {
+        let warning = |one: &placement::plan::ContainerPlacement| {
             let warning = one.affinity(&self.node, &ledger)?.locality.warning()?;
             Some((one.name.to_string(), warning))
         };
-        placement.containers.iter().filter_map(of).collect()
+        placement.containers.iter().filter_map(warning).collect()
     }
 
     /// Returns the CPUs of containers without exclusive CPUs. Empty if no container has exclusive CPUs.

@@ -12,7 +12,7 @@ use crate::observability::events::NodeChange;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conditions {
     pub conditions: Vec<Value>,
-    pub told: Vec<NodeChange>,
+    pub changes: Vec<NodeChange>,
 }
 
 /// A condition with its reason and message, and the event of its change.
@@ -93,7 +93,7 @@ pub fn conditions(
     now: &str,
     first: bool,
 ) -> Conditions {
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     let conditions = all(pressure, problems).into_iter().map(|condition| {
         let Condition { kind, status, reason, message, is } = condition;
         let status = if status { "True" } else { "False" };
@@ -102,7 +102,7 @@ pub fn conditions(
         let changed = old.is_some() && !same;
         // A new node has no event for becoming what it is.
         if changed || (first && kind != "Ready") {
-            told.push(is);
+            changes.push(is);
         }
         let since = old.filter(|_| same).and_then(|old| old["lastTransitionTime"].as_str());
         json!({
@@ -115,5 +115,5 @@ pub fn conditions(
         })
     });
     let conditions = conditions.collect();
-    Conditions { conditions, told }
+    Conditions { conditions, changes }
 }

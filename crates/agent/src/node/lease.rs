@@ -7,6 +7,10 @@ use std::time::Duration;
 use client::{Client, Error, kind};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use crate::observability::error_log::ErrorLog;
+use crate::supervisor::millis;
 
 const NAMESPACE: &str = "kube-node-lease";
 
@@ -38,17 +42,27 @@ pub(super) fn renewed(
 }
 
 /// Renews the lease forever.
-pub(super) async fn keep(client: &Client, name: &str, uid: &str, seconds: u32) {
+pub(super) async fn run(client: &Client, name: &str, uid: &str, seconds: u32) {
     let every = Duration::from_secs(u64::from(seconds)) / 4;
-    let mut held = None;
+    let (mut held, mut errors) = (None, ErrorLog::default());
     loop {
         let wait = match renew(client, held.take(), name, uid, seconds).await {
             Ok(lease) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(node = name, failures, "renewed the node's lease again");
+                }
                 held = Some(lease);
                 every
             }
             // Another writer changed it, or the server is unavailable: read it again.
-            Err(_) => AGAIN.min(every),
+            Err(error) => {
+                let wait = AGAIN.min(every);
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(wait);
+                    warn!(node = name, %error, retry_in_ms, "failed to renew the node's lease");
+                }
+                wait
+            }
         };
         tokio::time::sleep(wait).await;
     }

@@ -114,15 +114,16 @@ fn recorded_nodes_come_out_the_same() {
     let mut seen = 0;
     for line in lines(FILE).iter().filter(|line| line["kind"] == "node") {
         let mut expected = line["object"].clone();
-        let (mut of, mut now) = described(&Value::Null);
+        let (mut description, mut now) = described(&Value::Null);
         let told = &expected["status"];
-        of.declared_features = serde_json::from_value(told["declaredFeatures"].clone()).unwrap();
+        description.declared_features =
+            serde_json::from_value(told["declaredFeatures"].clone()).unwrap();
         now.images = Arc::new(images(&told["images"]));
         if line["id"] == "node-registered-not-ready" {
             without_runtime_network(&mut now);
         }
-        let mut node = object(&of, &now);
-        node["status"] = status(&of, &now);
+        let mut node = object(&description, &now);
+        node["status"] = status(&description, &now);
         let problems = now.runtime.problems();
         let conditions = conditions(&Value::Null, now.pressure, &problems, TIME, true);
         node["status"]["conditions"] = conditions.conditions.into();
@@ -182,7 +183,7 @@ fn recorded_lives_of_nodes_come_out_the_same() {
     for line in lines(FILE).iter().filter(|line| line["kind"] == "node-life") {
         let id = line["id"].as_str().unwrap();
         let (other, pressure) = otherwise(id);
-        let (of, mut now) = described(&other);
+        let (description, mut now) = described(&other);
         now.pressure = pressure;
         // The kubelet was restarted, except where the runtime was.
         let mut first = id != "runtime-restart" && id != "node-after-device-plugin-left";
@@ -197,7 +198,7 @@ fn recorded_lives_of_nodes_come_out_the_same() {
             let runtime = if down { RuntimeHealth::Down } else { now.runtime.clone() };
             let problems = runtime.problems();
             let after = conditions(&before, now.pressure, &problems, TIME, first);
-            let mut status = status(&of, &now);
+            let mut status = status(&description, &now);
             let mut expected = snapshot.clone();
             let text = expected["allocatable"].to_string();
             let text = text.replace("<NODE_ALLOCATABLE_MEMORY>", "24068016Ki");
@@ -211,7 +212,7 @@ fn recorded_lives_of_nodes_come_out_the_same() {
                 condition.retain(|field, _| !field.starts_with("last"));
             }
             assert_eq!(conditions, expected["conditions"], "{id}");
-            told.extend(after.told);
+            told.extend(after.changes);
             before = after.conditions.into();
             first = false;
             seen += 1;

@@ -16,17 +16,17 @@ use super::{Description, Observation};
 
 /// Returns the resources of the machine.
 #[must_use]
-pub fn capacity(of: &Description, now: &Observation) -> ResourceList {
+pub fn capacity(description: &Description, now: &Observation) -> ResourceList {
     let configured = now.report.configured();
     let mut capacity = ResourceList::new();
     let mut put = |name: &str, amount: Quantity| capacity.insert(name.to_owned(), amount);
     put(resources::CPU, count(configured.node.topology.cpus().len() as u64));
     put(resources::MEMORY, Quantity::from_bytes(now.memory.total));
     put("pods", count(configured.allocatable.pods));
-    if of.settings.local_storage_isolation {
+    if description.settings.local_storage_isolation {
         put(EPHEMERAL_STORAGE, count(now.storage));
     }
-    for (name, bytes) in huge_pages(of, now) {
+    for (name, bytes) in huge_pages(description, now) {
         put(&name, Quantity::from_bytes(bytes));
     }
     for (name, devices) in &now.devices {
@@ -37,12 +37,12 @@ pub fn capacity(of: &Description, now: &Observation) -> ResourceList {
 
 /// Returns the resources for pods.
 #[must_use]
-pub fn allocatable(of: &Description, now: &Observation) -> ResourceList {
-    let mut left = capacity(of, now);
+pub fn allocatable(description: &Description, now: &Observation) -> ResourceList {
+    let mut left = capacity(description, now);
     let milli = i64::try_from(now.report.configured().allocatable.milli_cpus).unwrap_or(i64::MAX);
     left.insert(resources::CPU.to_owned(), Quantity::from_milli(milli));
-    let reserved = of.config.reserved();
-    let thresholds = of.config.hard_eviction(of.os);
+    let reserved = description.config.reserved();
+    let thresholds = description.config.hard_eviction(description.os);
     let threshold = |signal, capacity| thresholds.get(signal).map_or(0, |t| t.of(capacity));
     let eviction: [(&str, u64); 2] = [
         (resources::MEMORY, threshold(&EvictionSignal::MemoryAvailable, now.memory.total)),
@@ -55,7 +55,7 @@ pub fn allocatable(of: &Description, now: &Observation) -> ResourceList {
         if let Some(reserved) = reserved.get(name) {
             *amount = without(amount, reserved);
         }
-        for (_, kept) in eviction.iter().filter(|(of, _)| of == name) {
+        for (_, kept) in eviction.iter().filter(|(resource, _)| resource == name) {
             *amount = without(amount, &Quantity::from_bytes(*kept));
         }
     }
@@ -63,7 +63,7 @@ pub fn allocatable(of: &Description, now: &Observation) -> ResourceList {
         left.insert(name.clone(), count(devices.healthy));
     }
     // Huge pages are taken from the memory when they are reserved.
-    let huge: u64 = huge_pages(of, now).values().sum();
+    let huge: u64 = huge_pages(description, now).values().sum();
     if let Some(memory) = left.get_mut(resources::MEMORY) {
         *memory = without(memory, &Quantity::from_bytes(huge));
     }
@@ -83,10 +83,10 @@ fn without(amount: &Quantity, other: &Quantity) -> Quantity {
 }
 
 /// Returns the bytes of huge pages by resource, with zero for sizes without pages.
-fn huge_pages(of: &Description, now: &Observation) -> BTreeMap<String, u64> {
+fn huge_pages(description: &Description, now: &Observation) -> BTreeMap<String, u64> {
     let name = |size: u64| format!("{}{}", resources::HUGEPAGES_PREFIX, Bytes(size));
     let mut all: BTreeMap<String, u64> =
-        of.huge_page_sizes.iter().map(|size| (name(*size), 0)).collect();
+        description.huge_page_sizes.iter().map(|size| (name(*size), 0)).collect();
     for node in now.report.configured().node.topology.nodes() {
         for pages in &node.huge_pages {
             let bytes = pages.page_size.0.saturating_mul(pages.count);

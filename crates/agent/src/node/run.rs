@@ -14,13 +14,16 @@ use placement::report::NodeReport;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::{info, warn};
 
 use super::object::{annotations, labels};
 use super::{
     Conditions, Description, Devices, Image, Observation, Pressure, RuntimeHealth, changes,
     conditions, lease, object, status,
 };
+use crate::observability::error_log::ErrorLog;
 use crate::observability::events::{AgentEvent, NodeChange};
+use crate::supervisor::millis;
 
 /// Progress in adopting the containers that ran before the agent was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,21 +58,21 @@ pub struct StatusInputs {
 }
 
 /// Registers the node and keeps it up to date as long as it is polled. `seen` gets the object in the API,
-/// or `None` while there is none; `tell` gets the events of the node.
+/// or `None` while there is none; `events` gets the events of the node.
 pub async fn run(
     client: Client,
-    of: Description,
+    description: Description,
     mut sources: StatusInputs,
     seen: watch::Sender<Option<Arc<Value>>>,
-    tell: mpsc::UnboundedSender<AgentEvent>,
+    events: mpsc::UnboundedSender<AgentEvent>,
 ) {
-    let node = registered(&client, &of, &sources).await;
+    let node = registered(&client, &description, &sources).await;
     let uid = node["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    reboot(&of, &node, &tell);
+    reboot(&description, &node, &events);
     let (_, has) = (seen.send_replace(Some(Arc::new(node))), seen.subscribe());
-    let follow = follow(&client, &of.name, &seen);
-    let beat = lease::keep(&client, &of.name, &uid, of.settings.lease_seconds);
-    let report = report(&client, &of, &mut sources, has, &tell);
+    let follow = follow(&client, &description.name, &seen);
+    let beat = lease::run(&client, &description.name, &uid, description.settings.lease_seconds);
+    let report = report(&client, &description, &mut sources, has, &events);
     // None of them ends.
     tokio::join!(follow, beat, report);
 }
@@ -84,8 +87,8 @@ pub(super) fn now() -> Timestamp {
 fn observe(sources: &StatusInputs, storage: &mut u64) -> Observation {
     let memory = host::os::facts::memory().unwrap_or_default();
     // A file system that does not answer keeps its last size.
-    if let Ok(told) = host::os::facts::file_system(&sources.root) {
-        *storage = told.capacity;
+    if let Ok(file_system) = host::os::facts::file_system(&sources.root) {
+        *storage = file_system.capacity;
     }
     Observation {
         memory,
@@ -99,16 +102,25 @@ fn observe(sources: &StatusInputs, storage: &mut u64) -> Observation {
 }
 
 /// Returns the node in the API, creating it if needed. Retries while the server is unavailable.
-async fn registered(client: &Client, of: &Description, sources: &StatusInputs) -> Value {
-    let mut failures = 0;
+async fn registered(client: &Client, description: &Description, sources: &StatusInputs) -> Value {
+    let (mut attempts, mut errors) = (0, ErrorLog::default());
     loop {
-        match register(client, of, sources).await {
-            Ok(node) => return node,
-            Err(_) => {
-                failures += 1;
+        attempts += 1;
+        match register(client, description, sources).await {
+            Ok(node) => {
+                let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
+                info!(node = description.name, uid, attempts, "the node is registered");
+                return node;
+            }
+            Err(error) => {
                 // Upstream's values, doubling.
-                let wait = client::backoff(&of.name, failures, 100, 7_000);
-                tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+                let wait = client::backoff(&description.name, attempts, 100, 7_000);
+                let wait = Duration::from_millis(wait.unsigned_abs());
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(wait);
+                    warn!(node = description.name, %error, retry_in_ms, "failed to register the node");
+                }
+                tokio::time::sleep(wait).await;
             }
         }
     }
@@ -116,23 +128,24 @@ async fn registered(client: &Client, of: &Description, sources: &StatusInputs) -
 
 async fn register(
     client: &Client,
-    of: &Description,
+    description: &Description,
     sources: &StatusInputs,
 ) -> Result<Value, Error> {
     let observation = observe(sources, &mut 0);
-    match client.get::<Value>(kind::NODES, "", &of.name).await {
+    match client.get::<Value>(kind::NODES, "", &description.name).await {
         Ok(node) => {
-            let (labels, annotations) = (labels(of), annotations(of, &observation));
+            let (labels, annotations) =
+                (labels(description), annotations(description, &observation));
             match changes::of_metadata(&node["metadata"], &labels, &annotations) {
                 Some(patch) => {
-                    client.patch(kind::NODES, "", &of.name, PatchKind::Merge, &patch).await
+                    client.patch(kind::NODES, "", &description.name, PatchKind::Merge, &patch).await
                 }
                 None => Ok(node),
             }
         }
-        Err(error) if error.is_not_found() && of.settings.register => {
-            let mut node = object(of, &observation);
-            node["status"] = status(of, &observation);
+        Err(error) if error.is_not_found() && description.settings.register => {
+            let mut node = object(description, &observation);
+            node["status"] = status(description, &observation);
             let problems = problems(sources);
             let time = now().to_seconds_text();
             let Conditions { conditions, .. } =
@@ -154,11 +167,14 @@ fn problems(sources: &StatusInputs) -> Vec<String> {
 }
 
 /// Records an event if the machine was rebooted since the last report.
-fn reboot(of: &Description, node: &Value, tell: &mpsc::UnboundedSender<AgentEvent>) {
+fn reboot(description: &Description, node: &Value, events: &mpsc::UnboundedSender<AgentEvent>) {
     let before = node["status"]["nodeInfo"]["bootID"].as_str().unwrap_or_default();
-    let boot_id = &of.identity.boot_id;
+    let boot_id = &description.identity.boot_id;
     if !before.is_empty() && before != boot_id {
-        let _ = tell.send(AgentEvent::Rebooted { name: of.name.clone(), boot_id: boot_id.clone() });
+        let _ = events.send(AgentEvent::Rebooted {
+            name: description.name.clone(),
+            boot_id: boot_id.clone(),
+        });
     }
 }
 
@@ -168,7 +184,10 @@ async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Val
     let reflector =
         Reflector::new(client.clone(), kind::NODES, scope, |raw| serde_json::from_str(raw.get()));
     let put = |node: Option<Value>| {
-        seen.send_replace(node.map(Arc::new));
+        let is_gone = node.is_none();
+        if seen.send_replace(node.map(Arc::new)).is_some() && is_gone {
+            warn!(node = name, "the node was deleted; restart the agent to register it again");
+        }
     };
     let take = |change: Change<Value>| {
         match change {
@@ -185,39 +204,49 @@ async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Val
 /// Writes the status when it changes, and periodically.
 async fn report(
     client: &Client,
-    of: &Description,
+    description: &Description,
     sources: &mut StatusInputs,
     mut has: watch::Receiver<Option<Arc<Value>>>,
-    tell: &mpsc::UnboundedSender<AgentEvent>,
+    events: &mpsc::UnboundedSender<AgentEvent>,
 ) {
     let taken_over = sources.takeover.wait_for(|takeover| *takeover != Takeover::UnderWay);
     // An adoption that takes longer is reported as a problem.
     let _ = tokio::time::timeout(LONGEST_TAKEOVER, taken_over).await;
-    let mut storage = 0;
+    let (mut storage, mut errors) = (0, ErrorLog::default());
     let mut first = true;
     let mut schedulable = None;
     let mut written: Option<Instant> = None;
     let mut last: Option<Arc<Value>> = None;
     loop {
-        let told = has.borrow_and_update().clone();
-        let node = told.map(|told| newer(told, last.as_ref()));
-        let mut wait = of.settings.update_every;
+        let current = has.borrow_and_update().clone();
+        let node = current.map(|current| newer(current, last.as_ref()));
+        let mut wait = description.settings.update_every;
         if let Some(node) = &node {
-            cordoned(of, node, &mut schedulable, tell);
+            cordoned(description, node, &mut schedulable, events);
             let observation = observe(sources, &mut storage);
-            let anyway = written.is_none_or(|at| at.elapsed() >= of.settings.report_every);
-            match write(client, of, sources, &observation, node, first, anyway).await {
+            let anyway = written.is_none_or(|at| at.elapsed() >= description.settings.report_every);
+            match write(client, description, sources, &observation, node, first, anyway).await {
                 Ok(outcome) => {
+                    if let Some(failures) = errors.recovered() {
+                        info!(node = description.name, failures, "wrote the node's status again");
+                    }
                     if let Some(node) = outcome.wrote {
                         last = Some(Arc::new(node));
                         written = Some(Instant::now());
                     }
                     first = false;
-                    for is in outcome.told {
-                        let _ = tell.send(AgentEvent::Node { name: of.name.clone(), is });
+                    for is in outcome.changes {
+                        let _ =
+                            events.send(AgentEvent::Node { name: description.name.clone(), is });
                     }
                 }
-                Err(_) => wait = AGAIN.min(wait),
+                Err(error) => {
+                    wait = AGAIN.min(wait);
+                    if errors.failed(&error) {
+                        let retry_in_ms = millis(wait);
+                        warn!(node = description.name, %error, retry_in_ms, "failed to write the node's status");
+                    }
+                }
             }
         }
         changed(sources, &mut has, wait).await;
@@ -230,7 +259,7 @@ async fn changed(
     has: &mut watch::Receiver<Option<Arc<Value>>>,
     wait: Duration,
 ) {
-    async fn of<T>(source: &mut watch::Receiver<T>) {
+    async fn changed_in<T>(source: &mut watch::Receiver<T>) {
         if source.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -238,27 +267,27 @@ async fn changed(
     // Images change often and are reported with the next status.
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
-        () = of(&mut sources.runtime) => {}
-        () = of(&mut sources.pressure) => {}
-        () = of(&mut sources.devices) => {}
-        () = of(&mut sources.report) => {}
-        () = of(&mut sources.problems) => {}
-        () = of(&mut sources.takeover) => {}
-        () = of(has) => {}
+        () = changed_in(&mut sources.runtime) => {}
+        () = changed_in(&mut sources.pressure) => {}
+        () = changed_in(&mut sources.devices) => {}
+        () = changed_in(&mut sources.report) => {}
+        () = changed_in(&mut sources.problems) => {}
+        () = changed_in(&mut sources.takeover) => {}
+        () = changed_in(has) => {}
     }
 }
 
 /// Records an event when the node was cordoned or uncordoned.
 fn cordoned(
-    of: &Description,
+    description: &Description,
     node: &Value,
     before: &mut Option<bool>,
-    tell: &mpsc::UnboundedSender<AgentEvent>,
+    events: &mpsc::UnboundedSender<AgentEvent>,
 ) {
     let schedulable = node["spec"]["unschedulable"] != true;
     if before.is_some_and(|before| before != schedulable) {
         let is = if schedulable { NodeChange::Schedulable } else { NodeChange::NotSchedulable };
-        let _ = tell.send(AgentEvent::Node { name: of.name.clone(), is });
+        let _ = events.send(AgentEvent::Node { name: description.name.clone(), is });
     }
     *before = Some(schedulable);
 }
@@ -266,29 +295,29 @@ fn cordoned(
 struct Outcome {
     /// The resulting node.
     wrote: Option<Value>,
-    told: Vec<NodeChange>,
+    changes: Vec<NodeChange>,
 }
 
 /// Prefers a node that was just written to an older one from the watch, if both are the same object.
-fn newer(told: Arc<Value>, written: Option<&Arc<Value>>) -> Arc<Value> {
+fn newer(current: Arc<Value>, written: Option<&Arc<Value>>) -> Arc<Value> {
     let revision = |node: &Value| -> u64 {
         let text = node["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         text.parse().unwrap_or(0)
     };
     match written {
         Some(written)
-            if written["metadata"]["uid"] == told["metadata"]["uid"]
-                && revision(written) > revision(&told) =>
+            if written["metadata"]["uid"] == current["metadata"]["uid"]
+                && revision(written) > revision(&current) =>
         {
             Arc::clone(written)
         }
-        _ => told,
+        _ => current,
     }
 }
 
 async fn write(
     client: &Client,
-    of: &Description,
+    description: &Description,
     sources: &StatusInputs,
     observation: &Observation,
     node: &Value,
@@ -296,16 +325,18 @@ async fn write(
     anyway: bool,
 ) -> Result<Outcome, Error> {
     let mut wrote = None;
-    let annotations = annotations(of, observation);
-    if let Some(patch) = changes::of_metadata(&node["metadata"], &labels(of), &annotations) {
-        wrote = Some(client.patch(kind::NODES, "", &of.name, PatchKind::Merge, &patch).await?);
+    let annotations = annotations(description, observation);
+    if let Some(patch) = changes::of_metadata(&node["metadata"], &labels(description), &annotations)
+    {
+        wrote =
+            Some(client.patch(kind::NODES, "", &description.name, PatchKind::Merge, &patch).await?);
     }
     let problems = problems(sources);
     let time = now().to_seconds_text();
     let has = &node["status"];
-    let Conditions { conditions, told } =
+    let Conditions { conditions, changes } =
         conditions(&has["conditions"], observation.pressure, &problems, &time, first);
-    let mut wanted = status(of, observation);
+    let mut wanted = status(description, observation);
     wanted["conditions"] = conditions.into();
     // A runtime that is unavailable keeps its last version.
     if !matches!(observation.runtime, RuntimeHealth::Seen(_)) {
@@ -321,8 +352,12 @@ async fn write(
     }
     if let Some(patch) = changes::of_status(has, &wanted, anyway) {
         let kind = PatchKind::StrategicMerge;
-        let node = client.patch_part(kind::NODES, "", &of.name, "status", kind, &patch).await?;
+        let node =
+            client.patch_part(kind::NODES, "", &description.name, "status", kind, &patch).await?;
         wrote = Some(node);
     }
-    Ok(Outcome { wrote, told })
+    Ok(Outcome { wrote, changes })
 }
+
+#[cfg(test)]
+mod tests;

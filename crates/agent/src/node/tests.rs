@@ -19,20 +19,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn this_machine_can_be_a_node() {
-    let of = describe(KubeletConfig::default(), NodeOptions::default()).unwrap();
-    assert!(!of.name.is_empty() && of.name == of.hostname);
-    assert_eq!(os_name(of.os), if on_windows() { "windows" } else { "linux" });
-    assert!(of.version.starts_with("v1.37."));
+    let description = describe(KubeletConfig::default(), NodeOptions::default()).unwrap();
+    assert!(!description.name.is_empty() && description.name == description.hostname);
+    assert_eq!(os_name(description.os), if on_windows() { "windows" } else { "linux" });
+    assert!(description.version.starts_with("v1.37."));
     // Without it the scheduler finds no node for a pod that restarts as a whole.
     let declared = "RestartAllContainersOnContainerExits".to_owned();
-    assert!(of.declared_features.contains(&declared) && of.declared_features.is_sorted());
+    assert!(
+        description.declared_features.contains(&declared)
+            && description.declared_features.is_sorted()
+    );
     let given = NodeOptions {
         name: Some("n".to_owned()),
         addresses: vec!["192.0.2.9".parse().unwrap()],
         ..NodeOptions::default()
     };
-    let of = describe(KubeletConfig::default(), given).unwrap();
-    assert_eq!((of.name.as_str(), of.addresses.len()), ("n", 1));
+    let description = describe(KubeletConfig::default(), given).unwrap();
+    assert_eq!((description.name.as_str(), description.addresses.len()), ("n", 1));
 }
 
 fn on_windows() -> bool {
@@ -41,20 +44,20 @@ fn on_windows() -> bool {
 
 #[test]
 fn windows_nodes_report_their_build() {
-    let (mut of, now) = described(&Value::Null);
-    of.os = OsName::Windows;
-    of.identity.kernel_version = "10.0.20348.2113".to_owned();
-    of.labels.insert("team".to_owned(), "a".to_owned());
-    let node = object(&of, &now);
+    let (mut description, now) = described(&Value::Null);
+    description.os = OsName::Windows;
+    description.identity.kernel_version = "10.0.20348.2113".to_owned();
+    description.labels.insert("team".to_owned(), "a".to_owned());
+    let node = object(&description, &now);
     let labels = &node["metadata"]["labels"];
     assert_eq!(labels["node.kubernetes.io/windows-build"], "10.0.20348");
     assert_eq!((&labels["kubernetes.io/os"], &labels["team"]), (&json!("windows"), &json!("a")));
-    assert!(status(&of, &now)["nodeInfo"].get("runningInUserNamespace").is_none());
+    assert!(status(&description, &now)["nodeInfo"].get("runningInUserNamespace").is_none());
 }
 
 #[test]
 fn the_largest_images_are_reported_with_few_names() {
-    let (mut of, mut now) = described(&Value::Null);
+    let (mut description, mut now) = described(&Value::Null);
     let image = |bytes: u64| Image {
         id: bytes.to_string(),
         tags: (0..7).map(|n| format!("i{bytes}:{n}")).collect(),
@@ -62,29 +65,29 @@ fn the_largest_images_are_reported_with_few_names() {
         ..Image::default()
     };
     now.images = Arc::new((1..=60).map(image).collect());
-    let told = status(&of, &now)["images"].clone();
+    let told = status(&description, &now)["images"].clone();
     assert_eq!(list(&told).len(), 50);
     assert_eq!(told[0]["sizeBytes"], 60);
     assert_eq!(list(&told[0]["names"]).len(), 5);
-    of.settings.max_images = None;
-    assert_eq!(list(&status(&of, &now)["images"]).len(), 60);
-    of.settings.max_images = Some(0);
-    assert_eq!(status(&of, &now)["images"], json!([]));
+    description.settings.max_images = None;
+    assert_eq!(list(&status(&description, &now)["images"]).len(), 60);
+    description.settings.max_images = Some(0);
+    assert_eq!(status(&description, &now)["images"], json!([]));
 }
 
 #[test]
 fn amounts_never_fall_below_nothing() {
-    let (of, mut now) = described(&Value::Null);
+    let (description, mut now) = described(&Value::Null);
     now.storage = 1 << 20;
     now.memory.total = 100 << 20;
-    let left = allocatable(&of, &now);
+    let left = allocatable(&description, &now);
     assert_eq!(left["memory"].to_string(), "0");
     assert_eq!(left["ephemeral-storage"].to_string(), "0");
 }
 
 #[test]
 fn runtime_features_are_reported() {
-    let (mut of, mut now) = described(&json!({"featureGates": {"QOSResources": true}}));
+    let (mut description, mut now) = described(&json!({"featureGates": {"QOSResources": true}}));
     let handler = |name: &str| cri::Handler {
         name: name.to_owned(),
         recursive_read_only_mounts: true,
@@ -96,15 +99,15 @@ fn runtime_features_are_reported() {
     runtime.tells_features = true;
     runtime.supplemental_groups_policy = true;
     runtime.classes = Some(advertised());
-    let told = status(&of, &now);
+    let told = status(&description, &now);
     let features = json!({"recursiveReadOnlyMounts": true, "userNamespaces": false});
     let handlers =
         [json!({"name": "", "features": features}), json!({"name": "runc", "features": features})];
     assert_eq!(told["runtimeHandlers"], json!(handlers));
     assert_eq!(told["features"], json!({"supplementalGroupsPolicy": true}));
     assert_eq!(told["qosResources"]["containerQOSResources"][0]["name"], "k8s.io/rdt");
-    of.config.feature_gates = objects::FeatureGates::default();
-    assert_eq!(status(&of, &now)["qosResources"], Value::Null);
+    description.config.feature_gates = objects::FeatureGates::default();
+    assert_eq!(status(&description, &now)["qosResources"], Value::Null);
 }
 
 fn advertised() -> v1::ResourcesInfo {
@@ -190,12 +193,12 @@ fn a_condition_keeps_the_time_of_its_last_change() {
     let none = Pressure::default();
     let first = conditions(&Value::Null, none, &[], "1", true);
     assert_eq!(
-        first.told,
+        first.changes,
         [NodeChange::SufficientMemory, NodeChange::NoDiskPressure, NodeChange::SufficientPids]
     );
     let before = Value::from(first.conditions);
     let later = conditions(&before, Pressure { memory: true, ..none }, &[], "2", false);
-    assert_eq!(later.told, [NodeChange::InsufficientMemory]);
+    assert_eq!(later.changes, [NodeChange::InsufficientMemory]);
     let times: Vec<_> = later
         .conditions
         .iter()
@@ -237,7 +240,7 @@ fn settings_have_upstreams_defaults_and_name_errors() {
         "imageMinimumGCAge": "soon",
         "registerWithTaints": [{"key": "a"}],
     }));
-    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let errors: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
     let expected = [
         "port: 70000 should be a port from 1 to 65535",
         "registerWithTaints: [{\"key\":\"a\"}] should be a list of taints",
@@ -245,7 +248,7 @@ fn settings_have_upstreams_defaults_and_name_errors() {
         "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
         "imageMinimumGCAge: \"soon\" should be a duration such as 10s",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(errors, expected);
     assert_eq!((usual.address, &usual.access), (None, &access::Settings::default()));
     let given = read(json!({
         "address": "::1",
@@ -275,13 +278,13 @@ fn settings_have_upstreams_defaults_and_name_errors() {
         "authentication": {"anonymous": {"enabled": "yes"}},
         "authorization": {"mode": "Nobody"},
     }));
-    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let errors: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
     let expected = [
         "address: \"here\" should be an IP address",
         "authentication.anonymous.enabled: \"yes\" should be true or false",
         "authorization.mode: \"Nobody\" should be Webhook or AlwaysAllow",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(errors, expected);
     let crossed = read(json!({"imageGCLowThresholdPercent": 85})).unwrap_err();
     assert_eq!(crossed.len(), 1);
 }
@@ -399,9 +402,9 @@ fn a_node_has_a_name_that_an_api_server_takes() {
 
 #[test]
 fn only_what_differs_is_written() {
-    let (of, now) = described(&Value::Null);
+    let (description, now) = described(&Value::Null);
     let with = |time: &str, conditions_of: Pressure| {
-        let mut status = status(&of, &now);
+        let mut status = status(&description, &now);
         status["conditions"] =
             conditions(&Value::Null, conditions_of, &[], time, false).conditions.into();
         status
@@ -425,9 +428,9 @@ fn only_what_differs_is_written() {
 
 #[test]
 fn extended_resources_of_other_writers_are_kept() {
-    let (of, mut now) = described(&Value::Null);
+    let (description, mut now) = described(&Value::Null);
     now.devices.insert("example.com/plugged".to_owned(), Devices { all: 0, healthy: 0 });
-    let wanted = status(&of, &now);
+    let wanted = status(&description, &now);
     let mut has = wanted.clone();
     assert_eq!(changes::of_status(&has, &wanted, false), None);
     // Another writer sets the capacity, and all of it becomes allocatable.
@@ -548,7 +551,7 @@ struct Ends {
     runtime: watch::Sender<RuntimeHealth>,
     report: watch::Sender<Arc<NodeReport>>,
     pressure: watch::Sender<Pressure>,
-    told: mpsc::UnboundedReceiver<AgentEvent>,
+    events: mpsc::UnboundedReceiver<AgentEvent>,
     seen: watch::Receiver<Option<Arc<Value>>>,
     api: Arc<OneNode>,
 }
@@ -571,13 +574,13 @@ fn ready(node: &Value) -> Option<&str> {
 }
 
 fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
-    let (mut of, now) = described(&Value::Null);
-    of.settings.update_every = Duration::from_secs(600);
+    let (mut description, now) = described(&Value::Null);
+    description.settings.update_every = Duration::from_secs(600);
     let api = Arc::new(api);
     let (runtime, taken_runtime) = watch::channel(runtime);
     let (pressure, taken_pressure) = watch::channel(Pressure::default());
     let (report, taken_report) = watch::channel(now.report);
-    let (tell, told) = mpsc::unbounded_channel();
+    let (sender, events) = mpsc::unbounded_channel();
     let (see, seen) = watch::channel(None);
     let sources = StatusInputs {
         takeover: watch::channel(Takeover::Done).1,
@@ -590,8 +593,8 @@ fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
         root: std::env::temp_dir(),
     };
     let client = Client::new(Arc::clone(&api) as Arc<dyn Transport>, "kubelet");
-    tokio::spawn(run(client, of, sources, see, tell));
-    Ends { runtime, report, pressure, told, seen, api }
+    tokio::spawn(run(client, description, sources, see, sender));
+    Ends { runtime, report, pressure, events, seen, api }
 }
 
 const NODE: &str = "/api/v1/nodes/node-1";
@@ -609,10 +612,10 @@ async fn a_node_is_registered_and_kept_true() {
     assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"], "containerd://1.6.20");
     ends.pressure.send_replace(Pressure { disk: true, ..Pressure::default() });
     ends.until(|node| node["status"]["conditions"][1]["status"] == "True").await;
-    let mut told = Vec::new();
-    while told.last() != Some(&NodeChange::DiskPressure) {
-        match tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap() {
-            AgentEvent::Node { is, .. } => told.push(is),
+    let mut changes = Vec::new();
+    while changes.last() != Some(&NodeChange::DiskPressure) {
+        match tokio::time::timeout(PATIENCE, ends.events.recv()).await.unwrap().unwrap() {
+            AgentEvent::Node { is, .. } => changes.push(is),
             other => panic!("{other}"),
         }
     }
@@ -623,7 +626,7 @@ async fn a_node_is_registered_and_kept_true() {
         NodeChange::Ready,
         NodeChange::DiskPressure,
     ];
-    assert_eq!(told, expected);
+    assert_eq!(changes, expected);
     let lease = ends.api.0.lock().unwrap().objects.get(LEASE).cloned().unwrap();
     assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u");
     assert!(ends.writes()[0].starts_with("POST"), "{:?}", ends.writes());
@@ -631,9 +634,9 @@ async fn a_node_is_registered_and_kept_true() {
 
 #[tokio::test]
 async fn an_existing_node_is_adopted_with_changes_of_other_writers() {
-    let (of, now) = described(&Value::Null);
+    let (description, now) = described(&Value::Null);
     let api = OneNode::default();
-    let mut before = object(&of, &now);
+    let mut before = object(&description, &now);
     before["metadata"]["labels"]["team"] = "a".into();
     before["metadata"]["labels"]["kubernetes.io/hostname"] = "old".into();
     before["metadata"]["uid"] = "u".into();
@@ -657,7 +660,7 @@ async fn an_existing_node_is_adopted_with_changes_of_other_writers() {
     assert!(kinds.contains(&&json!("NetworkUnavailable")) && kinds.len() == 5, "{kinds:?}");
     let addresses = list(&node["status"]["addresses"]);
     assert!(addresses.iter().all(|address| address["type"] != "ExternalIP"), "{addresses:?}");
-    let first = tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap();
+    let first = tokio::time::timeout(PATIENCE, ends.events.recv()).await.unwrap().unwrap();
     assert!(matches!(first, AgentEvent::Rebooted { .. }), "{first}");
 }
 

@@ -27,18 +27,18 @@ pub struct AgentMetrics {
     pub registry: Arc<Registry>,
     /// Metrics of probes, on an endpoint of their own as upstream.
     pub probes: Arc<Registry>,
-    pub calls: CriMetrics,
-    pub lives: PodLifecycleMetrics,
-    pub now: PodGauges,
+    pub cri: CriMetrics,
+    pub pod_lifecycle: PodLifecycleMetrics,
+    pub gauges: PodGauges,
     pub node_name: Gauge,
     pub cgroup_version: Gauge,
     features: Gauge,
     /// Resources of this process.
     pub process: Process,
-    pub placements: PlacementMetrics,
-    pub work: SyncMetrics,
+    pub placement: PlacementMetrics,
+    pub sync: SyncMetrics,
     /// Requests to the Pod Resources API.
-    pub questions: PodResourcesMetrics,
+    pub pod_resources: PodResourcesMetrics,
     pub shared_pool: Gauge,
     pub exclusive_cpus: Gauge,
     pub exclusive_cpus_by_node: Gauge,
@@ -59,9 +59,9 @@ impl AgentMetrics {
         let counter = |name: &'static str, help: &'static str| registry.counter(name, help, &[]);
         let gauge = |name: &'static str, help: &'static str| registry.gauge(name, help, &[]);
         AgentMetrics {
-            placements: PlacementMetrics::new(&registry),
-            work: SyncMetrics::new(&registry),
-            questions: PodResourcesMetrics::new(&registry),
+            placement: PlacementMetrics::new(&registry),
+            sync: SyncMetrics::new(&registry),
+            pod_resources: PodResourcesMetrics::new(&registry),
             shared_pool: gauge(
                 "kubelet_cpu_manager_shared_pool_size_millicores",
                 "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
@@ -118,9 +118,9 @@ impl AgentMetrics {
                 &["container_type", "code"],
             ),
             probes: Arc::default(),
-            calls: CriMetrics::new(&registry),
-            lives: PodLifecycleMetrics::new(&registry),
-            now: PodGauges::new(&registry),
+            cri: CriMetrics::new(&registry),
+            pod_lifecycle: PodLifecycleMetrics::new(&registry),
+            gauges: PodGauges::new(&registry),
             node_name: registry.gauge(
                 "kubelet_node_name",
                 "[ALPHA] The node's name. The count is always 1.",
@@ -193,7 +193,7 @@ impl Process {
         }
     }
 
-    pub fn tell(&self, usage: host::facts::ProcessUsage) {
+    pub fn observe(&self, usage: host::facts::ProcessUsage) {
         self.cpu.set(&[], usage.cpu as f64 / 1e9);
         self.resident.set(&[], usage.resident as f64);
         self.virtual_memory.set(&[], usage.virtual_memory as f64);
@@ -224,12 +224,12 @@ mod tests {
     fn gates_are_reported_with_their_stage() {
         let metrics = AgentMetrics::new();
         metrics.gates(&FeatureGates::default());
-        let told = metrics.registry.render();
+        let text = metrics.registry.render();
         for line in [
             "kubernetes_feature_enabled{name=\"WindowsCPUAndMemoryAffinity\",stage=\"ALPHA\"} 0",
             "kubernetes_feature_enabled{name=\"InPlacePodVerticalScaling\",stage=\"\"} 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 
@@ -239,7 +239,7 @@ mod tests {
         metrics.starting(Role::App, true);
         metrics.starting(Role::Sidecar, false);
         metrics.not_started(Role::App, true, "CreateContainerError");
-        let told = metrics.registry.render();
+        let text = metrics.registry.render();
         for line in [
             "kubelet_started_containers_total{container_type=\"container\"} 1",
             "kubelet_started_containers_total{container_type=\"init_container\"} 1",
@@ -247,7 +247,7 @@ mod tests {
             "kubelet_started_host_process_containers_errors_total{container_type=\"container\",\
              code=\"CreateContainerError\"} 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 }

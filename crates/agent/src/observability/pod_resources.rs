@@ -155,7 +155,7 @@ impl Lister {
 
     /// Counts a request and whether it failed.
     fn asked<T>(&self, question: PodResourcesCall, answer: Result<T, Status>) -> Result<T, Status> {
-        self.context.metrics.questions.tell(question, answer.is_err());
+        self.context.metrics.pod_resources.observe(question, answer.is_err());
         answer
     }
 
@@ -172,8 +172,8 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.asked(PodResourcesCall::List, self.check_rate())?;
         let pods = self.pods();
-        let book = self.context.book();
-        let of = |pod: &Arc<Pod>| response::pod(pod, book.node(), book.ledger());
+        let ledger = self.context.ledger();
+        let of = |pod: &Arc<Pod>| response::pod(pod, ledger.node(), ledger.contents());
         let pod_resources = pods.iter().map(of).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
     }
@@ -183,8 +183,8 @@ impl PodResourcesLister for Lister {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.asked(PodResourcesCall::Allocatable, self.check_rate())?;
-        let book = self.context.book();
-        Ok(Response::new(response::allocatable(book.node(), book.ledger())))
+        let ledger = self.context.ledger();
+        Ok(Response::new(response::allocatable(ledger.node(), ledger.contents())))
     }
 
     async fn get(
@@ -195,8 +195,8 @@ impl PodResourcesLister for Lister {
         let pods = self.pods();
         let found = self.check_rate().and_then(|()| response::find(&pods, &asked));
         let found = self.asked(PodResourcesCall::Get, found)?;
-        let book = self.context.book();
-        let pod_resources = Some(response::pod(found, book.node(), book.ledger()));
+        let ledger = self.context.ledger();
+        let pod_resources = Some(response::pod(found, ledger.node(), ledger.contents()));
         Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))
     }
 }

@@ -157,17 +157,17 @@ impl Stats {
             "/stats/summary" => {
                 return Some((
                     "application/json",
-                    summary::told(&self.look(Disk::Measured).await).to_string(),
+                    summary::render(&self.snapshot(Disk::Measured).await).to_string(),
                 ));
             }
-            "/metrics/resource" => resource::told(&self.look(Disk::Left).await),
-            "/metrics/cadvisor" => cadvisor::told(&self.look(Disk::Left).await),
+            "/metrics/resource" => resource::render(&self.snapshot(Disk::Left).await),
+            "/metrics/cadvisor" => cadvisor::render(&self.snapshot(Disk::Left).await),
             _ => return None,
         };
         Some((crate::observability::prometheus::MEDIA_TYPE, text))
     }
 
-    async fn look(&self, disk: Disk) -> Snapshot {
+    async fn snapshot(&self, disk: Disk) -> Snapshot {
         let runtime = &self.context.runtime;
         let (stats, images) = tokio::join!(
             runtime.call(v1::ListContainerStatsRequest::default()),
@@ -177,9 +177,9 @@ impl Stats {
         let stats = stats.map(|answer| answer.stats).unwrap_or_default();
         let images = images.ok().and_then(|answer| answer.image_filesystems.into_iter().next());
         let (context, root) = (Arc::clone(&self.context), self.root.clone());
-        let looked =
+        let task =
             tokio::task::spawn_blocking(move || blocking(&context, &root, &stats, images, disk));
-        let mut snapshot = match looked.await {
+        let mut snapshot = match task.await {
             Ok(snapshot) => Snapshot { failed: failed || snapshot.failed, ..snapshot },
             Err(_) => Snapshot {
                 at: self.context.clock.now(),
@@ -244,7 +244,7 @@ fn blocking(
     disk: Disk,
 ) -> Snapshot {
     let at = context.clock.now();
-    let facts = context.facts();
+    let node_env = context.node_env();
     let cgroups = context.cgroups.as_ref();
     let paths = cgroups.and_then(|cgroups| cgroups.pods().ok()).unwrap_or_default();
     let by_id: BTreeMap<&str, &v1::ContainerStats> = stats
@@ -252,12 +252,12 @@ fn blocking(
         .filter_map(|stats| Some((stats.attributes.as_ref()?.id.as_str(), stats)))
         .collect();
     let mut pods = Vec::new();
-    for pod in context.board.pods() {
+    for pod in context.pod_cache.pods() {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let path = paths.get(uid).cloned().unwrap_or_default();
         let mut usage = pod_usage(&pod, path, cgroups, &by_id);
         if disk == Disk::Measured {
-            usage.measure_disk(&root.join("pods").join(uid), Path::new(&facts.log_dir));
+            usage.measure_disk(&root.join("pods").join(uid), Path::new(&node_env.log_dir));
         }
         pods.push(usage);
     }
@@ -267,8 +267,8 @@ fn blocking(
     };
     let identity = facts::identity();
     let (cores, sockets) = {
-        let book = context.book();
-        let topology = &book.node().topology;
+        let ledger = context.ledger();
+        let topology = &ledger.node().topology;
         (topology.cores().len(), topology.sockets().len())
     };
     let booted = facts::uptime().ok().map(|up| before(at, up));
@@ -280,7 +280,7 @@ fn blocking(
         cpu_rate: None,
         memory: facts::memory().ok(),
         root: cgroups.and_then(|of| of.host().usage("/").ok().flatten()).unwrap_or_default(),
-        pods: group(cgroup::of_all_pods(&facts.cgroups)),
+        pods: group(cgroup::of_all_pods(&node_env.cgroups)),
         disk: facts::file_system(root).ok(),
         disk_names: cgroups.map(|of| of.host().disks()).unwrap_or_default(),
         images: images.and_then(|images| of_images(&images)),
@@ -288,7 +288,7 @@ fn blocking(
         interfaces: facts::interfaces(None).unwrap_or_default(),
         default_interface: facts::default_interface(),
         machine: Machine {
-            cpus: facts.cpu_count,
+            cpus: node_env.cpu_count,
             cores,
             sockets,
             machine_id: identity.machine_id,
@@ -357,17 +357,17 @@ fn pod_usage(
     let container = |status: &Value| -> ContainerUsage {
         let of = status["containerID"].as_str().unwrap_or_default();
         let id = of.split_once("://").map_or(of, |(_, id)| id).to_owned();
-        let told = stats.get(id.as_str()).copied();
+        let reported = stats.get(id.as_str()).copied();
         // Under systemd the id is part of a unit name.
         let own = below.iter().find(|child| child.contains(&id)).filter(|_| !id.is_empty());
         let path = own.map(|child| format!("{path}/{child}")).unwrap_or_default();
         let found = if path.is_empty() { None } else { usage(&path) };
         let name = status["name"].as_str().unwrap_or_default().to_owned();
-        let writable = told.and_then(|told| told.writable_layer.as_ref());
+        let writable = reported.and_then(|reported| reported.writable_layer.as_ref());
         ContainerUsage {
             image: status["image"].as_str().unwrap_or_default().to_owned(),
             started: time(&status["state"]["running"]["startedAt"]),
-            group: found.unwrap_or_else(|| told.map(told_group).unwrap_or_default()),
+            group: found.unwrap_or_else(|| reported.map(reported_group).unwrap_or_default()),
             written: writable.and_then(|layer| {
                 Some((value(layer.used_bytes.as_ref())?, value(layer.inodes_used.as_ref())))
             }),
@@ -396,7 +396,7 @@ fn pod_usage(
 }
 
 /// Returns the statistics of the runtime, where the kernel is not read.
-fn told_group(stats: &v1::ContainerStats) -> Group {
+fn reported_group(stats: &v1::ContainerStats) -> Group {
     let (cpu, memory) = (stats.cpu.as_ref(), stats.memory.as_ref());
     let usage = Usage {
         cpu: cpu.and_then(|cpu| value(cpu.usage_core_nano_seconds.as_ref())),

@@ -17,8 +17,10 @@ use objects::timestamp::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
+use crate::observability::error_log::ErrorLog;
 use crate::pods::resource_claims::{self, ClaimError};
 use crate::runtime::images::credentials::SecretData;
 use crate::runtime::lower::{Configs, Service, ServicePort};
@@ -29,9 +31,11 @@ use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 pub struct PodDependencies {
     api: Client,
     clock: Arc<dyn Clock>,
-    services: Arc<Cache<Service>>,
+    services: Cache<Service>,
     api_address: Option<SocketAddr>,
     tokens: Mutex<TokenCache>,
+    /// Errors of pull secrets, by namespace and name.
+    pull_secret_errors: Mutex<BTreeMap<(String, String), ErrorLog>>,
 }
 
 /// Tokens by pod UID, each with the time until which it is reused (seconds since 1970).
@@ -58,21 +62,32 @@ struct Secret {
 }
 
 impl PodDependencies {
-    /// Starts to watch services. `api_address`, if given, is the address of the API's own service.
+    /// Services are known once [`PodDependencies::watch_services`] runs. `api_address`, if given, is the
+    /// address of the API's own service.
     #[must_use]
-    pub fn start(
+    pub fn new(
         api: Client,
         clock: Arc<dyn Clock>,
         api_address: Option<SocketAddr>,
     ) -> PodDependencies {
-        let services = Arc::new(Cache::new(&[]));
-        let reflector = Reflector::new(api.clone(), SERVICES, Scope::default(), service);
-        let kept = Arc::clone(&services);
-        tokio::spawn(reflector.run(move |change| {
-            kept.apply(change);
+        PodDependencies {
+            api,
+            clock,
+            services: Cache::new(&[]),
+            api_address,
+            tokens: Mutex::default(),
+            pull_secret_errors: Mutex::default(),
+        }
+    }
+
+    /// Keeps the services up to date as long as it is polled.
+    pub async fn watch_services(&self) {
+        let reflector = Reflector::new(self.api.clone(), SERVICES, Scope::default(), service);
+        let apply = |change| {
+            self.services.apply(change);
             true
-        }));
-        PodDependencies { api, clock, services, api_address, tokens: Mutex::default() }
+        };
+        reflector.run(apply).await;
     }
 
     /// Fetches the existing objects that a pod refers to, and tokens where available.
@@ -103,9 +118,16 @@ impl PodDependencies {
         }
         let mut claims = Claims::new();
         for name in &references.claims {
-            // An API without claims serves no claims.
-            if let Ok(Some(found)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
-                claims.insert(name.clone(), claim(&found));
+            match or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    claims.insert(name.clone(), claim(&found));
+                }
+                // An API without claims serves no claims.
+                Err(error) => {
+                    let pod = pod.full_name();
+                    debug!(pod, claim = name, %error, "failed to read a persistent volume claim");
+                }
             }
         }
         Ok((configs, tokens, claims))
@@ -135,11 +157,34 @@ impl PodDependencies {
         let mut found = Vec::new();
         for NameOnly { name } in &pod.spec.image_pull_secrets {
             // The registry reports missing credentials.
-            if let Ok(Some(data)) = self.secret(&pod.metadata.namespace, name).await {
-                found.push(data);
-            }
+            let read = self.secret(&pod.metadata.namespace, name).await;
+            self.log_pull_secret(pod, name, &read);
+            found.extend(read.ok().flatten());
         }
         found
+    }
+
+    fn log_pull_secret(&self, pod: &Pod, secret: &str, read: &Result<Option<SecretData>, Error>) {
+        let error = match read {
+            Ok(Some(_)) => None,
+            Ok(None) => Some("not found".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        let key = (pod.metadata.namespace.clone(), secret.to_owned());
+        let mut errors = self.pull_secret_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let pod = pod.full_name();
+        match error {
+            None => {
+                if let Some(failures) = errors.remove(&key).and_then(|mut log| log.recovered()) {
+                    info!(pod, secret, failures, "read the pull secret again");
+                }
+            }
+            Some(error) => {
+                if errors.entry(key).or_default().failed(&error) {
+                    warn!(pod, secret, error, "failed to read a pull secret; pulling without it");
+                }
+            }
+        }
     }
 
     /// Returns all services, once the first list has arrived.
@@ -225,7 +270,7 @@ fn or_none<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Values that are not base64 are skipped: an API server does not write them.
+/// Decodes base64 values. Invalid values are skipped: an API server does not write them.
 fn decoded(data: BTreeMap<String, String>) -> impl Iterator<Item = (String, Vec<u8>)> {
     data.into_iter().filter_map(|(key, text)| Some((key, STANDARD.decode(text).ok()?)))
 }

@@ -1,7 +1,7 @@
 //! All pods of the node: [`PodSet`] admits them, starts a worker for each and forwards events to it.
 //!
 //! ```text
-//!   API, files ──▶ new? ──▶ admit ──▶ ledger ──▶ worker    messages: changed, gone, look, probed, end
+//!   API, files ──▶ new? ──▶ admit ──▶ ledger ──▶ worker    messages: pod or runtime changed, terminate, …
 //!                             └──▶ rejected: reported, and kept until it is deleted
 //! ```
 //!
@@ -19,11 +19,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tracing::{info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::admission::{self, Admission, Rejection, admit};
 use crate::context::{AgentContext, WorkerReport};
 use crate::ledger::file::{LedgerError, PlannedPlacement};
+use crate::observability::error_log::ErrorLog;
 use crate::observability::events::AgentEvent;
 use crate::pods::static_pods::CONFIG_HASH;
 use crate::pods::static_pods::mirror::Mirror;
@@ -35,12 +36,18 @@ use crate::spec::demand::placement_demand;
 use crate::spec::{Metadata, Pod};
 use crate::status::writer::StatusWriter;
 use crate::status::{self, PodStatus, ResizeOutcome, TerminationCause};
+use crate::supervisor::{RestartBackoff, caught, millis};
 
 mod resize;
 mod running_logs;
 mod static_pods;
 
 use static_pods::StaticPods;
+
+/// The wait before a worker that panicked is replaced in milliseconds, doubling from the first to the
+/// longest. The longest is that of upstream's containers that crash.
+const FIRST_WORKER_WAIT: i64 = 1_000;
+const LONGEST_WORKER_WAIT: i64 = 300_000;
 
 /// A pod and its JSON text.
 #[derive(Debug, Clone)]
@@ -72,17 +79,38 @@ pub fn read(raw: &RawValue) -> Result<PodWithManifest, serde_json::Error> {
 
 #[derive(Debug)]
 struct Entry {
-    read: PodWithManifest,
+    parsed: PodWithManifest,
     /// The pod with its allocated resources, which differ from its spec while a resize is pending.
-    given: Arc<Pod>,
+    allocated: Arc<Pod>,
     /// The reason why a resize is pending.
     pending: Option<ResizeOutcome>,
     origin: ConfigSource,
     state: State,
     /// Its resources were released.
-    settled: bool,
+    resources_released: bool,
     /// The API no longer has it, or never had it.
-    gone: bool,
+    deleted: bool,
+    /// The termination that its worker was sent, for a worker that replaces it.
+    termination: Option<Termination>,
+    worker_backoff: RestartBackoff,
+    admission_errors: ErrorLog,
+}
+
+impl Entry {
+    fn new(parsed: PodWithManifest, allocated: Arc<Pod>, origin: ConfigSource) -> Entry {
+        Entry {
+            parsed,
+            allocated,
+            pending: None,
+            origin,
+            state: State::Waiting,
+            resources_released: false,
+            deleted: false,
+            termination: None,
+            worker_backoff: RestartBackoff::new(FIRST_WORKER_WAIT, LONGEST_WORKER_WAIT),
+            admission_errors: ErrorLog::default(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -91,8 +119,8 @@ enum State {
     Waiting,
     Working(mpsc::UnboundedSender<WorkerMessage>, JoinHandle<()>),
     /// Kept because of its status writer.
-    Refused {
-        _teller: StatusWriter,
+    Rejected {
+        _status_writer: StatusWriter,
     },
 }
 
@@ -128,7 +156,7 @@ impl PodSet {
     /// Returns the pods as the API has them.
     #[must_use]
     pub fn all(&self) -> Vec<PodWithManifest> {
-        self.entries.values().map(|entry| entry.read.clone()).collect()
+        self.entries.values().map(|entry| entry.parsed.clone()).collect()
     }
 
     /// Returns true if the pods of all sources are known and the running ones among them were placed.
@@ -138,102 +166,107 @@ impl PodSet {
     }
 
     /// Handles a change from the API.
-    pub fn take_change(&mut self, change: Change<PodWithManifest>) {
+    pub fn handle_change(&mut self, change: Change<PodWithManifest>) {
         self.files.note(&change);
         if !self.complete {
             self.held.push(change);
-            self.begin_all();
+            self.add_all();
             return;
         }
         match change {
             Change::Replaced { all, .. } => {
                 let mut news: Vec<PodWithManifest> =
-                    all.into_iter().map(|(_, _, read)| read).collect();
-                self.gone_but(&news);
-                news.sort_by_key(|read| self.rank(&read.pod));
-                for read in news {
-                    self.upsert(read, ConfigSource::Api);
+                    all.into_iter().map(|(_, _, parsed)| parsed).collect();
+                self.delete_all_but(&news);
+                news.sort_by_key(|parsed| self.rank(&parsed.pod));
+                for parsed in news {
+                    self.upsert(parsed, ConfigSource::Api);
                 }
                 self.forget_allocations();
-                self.end_unwanted();
+                self.terminate_orphans();
             }
             Change::Applied { object, .. } => self.upsert(object, ConfigSource::Api),
-            Change::Removed { key, .. } => self.gone(&key),
+            Change::Removed { key, .. } => self.deleted(&key),
             Change::UpTo { .. } => return,
         }
         self.publish_mirrors();
-        self.publish_known();
+        self.publish_known_pods();
     }
 
     /// Decides about the pods of the first list, once the API and the manifests have been read. Only then it
-    /// is known which pods are gone, and their resources are released before any pod is admitted.
-    fn begin_all(&mut self) {
+    /// is known which pods were deleted, and their resources are released before any pod is admitted.
+    fn add_all(&mut self) {
         let is_list = |change: &Change<PodWithManifest>| matches!(change, Change::Replaced { .. });
         if self.complete || !self.held.iter().any(is_list) || !self.files.are_read() {
             return;
         }
-        let mut held = std::mem::take(&mut self.held).into_iter().skip_while(|of| !is_list(of));
+        let mut held =
+            std::mem::take(&mut self.held).into_iter().skip_while(|change| !is_list(change));
         let Some(Change::Replaced { all, .. }) = held.next() else { return };
-        let of_api = all.into_iter().map(|(_, _, read)| (read, ConfigSource::Api));
-        let of_files = self.files.wanted().into_iter().map(|read| (read, ConfigSource::File));
+        let of_api = all.into_iter().map(|(_, _, parsed)| (parsed, ConfigSource::Api));
+        let of_files = self.files.wanted().into_iter().map(|parsed| (parsed, ConfigSource::File));
         let mut news: Vec<(PodWithManifest, ConfigSource)> = of_api.chain(of_files).collect();
         let known: BTreeSet<&str> =
-            news.iter().map(|(read, _)| read.pod.metadata.uid.as_str()).collect();
+            news.iter().map(|(parsed, _)| parsed.pod.metadata.uid.as_str()).collect();
         self.release_forgotten(&known);
         let known: BTreeSet<String> = known.into_iter().map(str::to_owned).collect();
-        self.end_all_but(&known);
-        news.sort_by_key(|(read, _)| self.rank(&read.pod));
-        for (read, origin) in news {
+        self.terminate_unknown(&known);
+        news.sort_by_key(|(parsed, _)| self.rank(&parsed.pod));
+        for (parsed, origin) in news {
             match origin {
-                ConfigSource::File => self.begin_static(read),
-                ConfigSource::Api | ConfigSource::Http => self.upsert(read, origin),
+                ConfigSource::File => self.add_static(parsed),
+                ConfigSource::Api | ConfigSource::Http => self.upsert(parsed, origin),
             }
         }
         self.complete = true;
         self.forget_allocations();
         self.publish();
-        self.publish_known();
+        self.publish_known_pods();
         for change in held {
-            self.take_change(change);
+            self.handle_change(change);
         }
     }
 
     /// Releases the ledger's resources of pods that are unknown and not running.
     fn release_forgotten(&self, known: &BTreeSet<&str>) {
-        let mut book = self.context.book();
-        let booked: Vec<PodUid> = book.ledger().pods().cloned().collect();
+        let mut ledger = self.context.ledger();
+        let booked: Vec<PodUid> = ledger.contents().pods().cloned().collect();
         for uid in booked {
             let runs = self.summaries.get(uid.as_str()).is_some_and(PodSummary::is_alive);
             if known.contains(uid.as_str()) || runs {
                 continue;
             }
-            match book.release(&uid) {
+            match ledger.release(&uid) {
                 Ok(_) => info!(%uid, "released CPUs and memory of a deleted pod"),
-                // It is retried with other leftovers.
+                // It is retried when other leftovers are removed.
                 Err(error) => {
                     warn!(%uid, %error, "failed to release CPUs and memory of a deleted pod")
                 }
             }
         }
-        drop(book);
-        self.context.note_booked();
+        drop(ledger);
+        self.context.note_ledger_change();
     }
 
     /// Orders running pods first, then by creation time.
     fn rank(&self, pod: &Pod) -> (bool, Option<String>, String) {
-        let of = &pod.metadata;
-        (!self.is_running(&of.uid), of.creation_timestamp.clone(), of.name.clone())
+        let metadata = &pod.metadata;
+        (
+            !self.is_running(&metadata.uid),
+            metadata.creation_timestamp.clone(),
+            metadata.name.clone(),
+        )
     }
 
     /// Returns true if the pod was admitted before the agent started.
     fn is_running(&self, uid: &str) -> bool {
-        self.summaries.contains_key(uid) || self.context.book().holds(&PodUid::new(uid))
+        self.summaries.contains_key(uid) || self.context.ledger().holds(&PodUid::new(uid))
     }
 
-    /// Marks the API's pods that are not in this list as gone.
-    fn gone_but(&mut self, news: &[PodWithManifest]) {
-        let there: Vec<&str> = news.iter().map(|read| read.pod.metadata.uid.as_str()).collect();
-        let gone: Vec<String> = self
+    /// Marks the API's pods that are not in this list as deleted.
+    fn delete_all_but(&mut self, news: &[PodWithManifest]) {
+        let there: Vec<&str> = news.iter().map(|parsed| parsed.pod.metadata.uid.as_str()).collect();
+        let deleted: Vec<String> = self
             .entries
             .iter()
             .filter(|(uid, entry)| {
@@ -241,104 +274,100 @@ impl PodSet {
             })
             .map(|(uid, _)| uid.clone())
             .collect();
-        for uid in gone {
-            self.end_gone(&uid);
+        for uid in deleted {
+            self.terminate_deleted(&uid);
         }
     }
 
-    fn gone(&mut self, key: &Key) {
+    fn deleted(&mut self, key: &Key) {
         let found = self.entries.iter().find(|(_, entry)| {
-            let of = &entry.read.pod.metadata;
+            let metadata = &entry.parsed.pod.metadata;
             entry.origin == ConfigSource::Api
-                && of.name == key.name()
-                && of.namespace == key.namespace()
+                && metadata.name == key.name()
+                && metadata.namespace == key.namespace()
         });
         if let Some(uid) = found.map(|(uid, _)| uid.clone()) {
-            self.end_gone(&uid);
+            self.terminate_deleted(&uid);
         }
     }
 
-    fn end_gone(&mut self, uid: &str) {
+    fn terminate_deleted(&mut self, uid: &str) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
-        entry.gone = true;
+        entry.deleted = true;
         match &entry.state {
-            State::Working(orders, _) => {
-                let _ = orders.send(WorkerMessage::Gone);
+            State::Working(messages, _) => {
+                let _ = messages.send(WorkerMessage::Deleted);
             }
-            State::Waiting | State::Refused { .. } => {
-                self.context.board.forget(uid);
+            State::Waiting | State::Rejected { .. } => {
+                self.context.pod_cache.forget(uid);
                 self.entries.remove(uid);
             }
         }
     }
 
     /// Handles a pod that is new or has changed.
-    pub fn upsert(&mut self, mut read: PodWithManifest, origin: ConfigSource) {
-        if !self.context.facts().qos_classes {
-            Arc::make_mut(&mut read.pod).forget_classes();
+    pub fn upsert(&mut self, mut parsed: PodWithManifest, origin: ConfigSource) {
+        if !self.context.node_env().qos_classes {
+            Arc::make_mut(&mut parsed.pod).forget_classes();
         }
-        let pod = Arc::clone(&read.pod);
+        let pod = Arc::clone(&parsed.pod);
         if origin == ConfigSource::Api && is_mirror(&pod) {
             return;
         }
         let uid = &pod.metadata.uid;
         // A pod replaces the previous one of the same name.
         let namesake = self.entries.iter().find(|(other, entry)| {
-            let of = &entry.read.pod.metadata;
+            let metadata = &entry.parsed.pod.metadata;
             *other != uid
                 && entry.origin == origin
-                && (&of.name, &of.namespace) == (&pod.metadata.name, &pod.metadata.namespace)
+                && (&metadata.name, &metadata.namespace)
+                    == (&pod.metadata.name, &pod.metadata.namespace)
         });
         if let Some(other) = namesake.map(|(other, _)| other.clone()) {
-            self.end_gone(&other);
+            self.terminate_deleted(&other);
         }
-        self.context.board.show(uid, Arc::clone(&read.text));
+        self.context.pod_cache.insert(uid, Arc::clone(&parsed.text));
         let Some(entry) = self.entries.get_mut(uid) else {
-            self.begin(read, origin);
+            self.add(parsed, origin);
             return;
         };
-        entry.read = read;
+        entry.parsed = parsed;
         match &entry.state {
-            State::Working(..) => self.tell_worker_and_others(uid),
+            State::Working(..) => self.notify_worker_and_retry(uid),
             // It is removed like any other pod.
-            State::Refused { .. } | State::Waiting if pod.is_terminating() => self.work(&pod),
-            State::Waiting => entry.given = pod,
-            State::Refused { .. } => {}
+            State::Rejected { .. } | State::Waiting if pod.is_terminating() => {
+                self.start_worker(&pod)
+            }
+            State::Waiting => entry.allocated = pod,
+            State::Rejected { .. } => {}
         }
     }
 
     /// Adds a new pod and decides on its admission.
-    fn begin(&mut self, read: PodWithManifest, origin: ConfigSource) {
-        let pod = self.as_allocated(&read.pod);
+    fn add(&mut self, parsed: PodWithManifest, origin: ConfigSource) {
+        let pod = self.as_allocated(&parsed.pod);
         let over = PodStatus::read(&pod.status).phase.is_terminal();
-        let given = Arc::clone(&pod);
-        let entry = Entry {
-            read,
-            given,
-            pending: None,
-            origin,
-            state: State::Waiting,
-            settled: over,
-            gone: false,
-        };
+        let allocated = Arc::clone(&pod);
+        let entry = Entry { resources_released: over, ..Entry::new(parsed, allocated, origin) };
         self.entries.insert(pod.metadata.uid.clone(), entry);
         // A pod that ends needs no admission.
         if over || pod.is_terminating() {
-            self.work(&pod);
+            self.start_worker(&pod);
         } else {
-            self.decide(&pod);
+            self.try_admit(&pod);
         }
     }
 
-    fn decide(&mut self, pod: &Arc<Pod>) {
+    fn try_admit(&mut self, pod: &Arc<Pod>) {
         if self.waits_for_namesake(pod) {
             return;
         }
         let uid = pod.metadata.uid.clone();
         let demand = placement_demand(pod);
-        if let Err(error) = self.context.book().confirm(&demand) {
-            // Nothing was decided; retried on the next change.
-            self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
+        let confirmed = self.context.ledger().confirm(&demand);
+        if let Err(error) = confirmed {
+            // Nothing was decided.
+            self.admission_failed(pod, &error);
             return;
         }
         let mut planned: Option<PlannedPlacement> = None;
@@ -358,211 +387,267 @@ impl PodSet {
             admit(pod, &node, &others, allocate)
         };
         match admission {
-            Admission::Admitted => self.let_in(pod, planned),
+            Admission::Admitted => self.accept(pod, planned),
             Admission::AfterPreempting(victims) => {
                 for victim in victims {
                     self.preempt(&victim);
                 }
             }
             // It waits until the resources are released.
-            Admission::Rejected(Rejection::Placement(_)) if self.is_place_being_freed() => {}
-            Admission::Rejected(rejection) => self.refuse(pod, &rejection),
+            Admission::Rejected(Rejection::Placement(refusal)) if self.awaits_release() => {
+                let (pod, reason) = (pod.full_name(), refusal.to_string());
+                debug!(pod, uid, reason, "the pod waits for resources of a deleted pod");
+            }
+            Admission::Rejected(rejection) => self.reject(pod, &rejection),
         }
     }
 
-    /// Returns true if a pod that is gone still has resources in the ledger.
-    fn is_place_being_freed(&self) -> bool {
-        let book = self.context.book();
-        let mut leaving = self.entries.iter().filter(|(_, entry)| entry.gone && !entry.settled);
-        leaving.any(|(uid, _)| book.holds(&PodUid::new(uid)))
+    /// Records that the state files could not be written. Admission is retried on the next change.
+    fn admission_failed(&mut self, pod: &Pod, error: &LedgerError) {
+        let uid = &pod.metadata.uid;
+        if let Some(entry) = self.entries.get_mut(uid)
+            && entry.admission_errors.failed(error)
+        {
+            warn!(pod = pod.full_name(), uid, %error, "failed to admit the pod; retrying on the next change");
+        }
+        self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
     }
 
-    fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<PlannedPlacement>) {
+    /// Returns true if a deleted pod still has resources in the ledger.
+    fn awaits_release(&self) -> bool {
+        let ledger = self.context.ledger();
+        let mut leaving =
+            self.entries.iter().filter(|(_, entry)| entry.deleted && !entry.resources_released);
+        leaving.any(|(uid, _)| ledger.holds(&PodUid::new(uid)))
+    }
+
+    fn accept(&mut self, pod: &Arc<Pod>, planned: Option<PlannedPlacement>) {
         let Some(planned) = planned else { return };
         let is_new = !self.is_running(&pod.metadata.uid);
         // A pod that runs without its placement, as after a change of policy, is reported like a new one.
-        let had = !is_new && self.context.book().has(&planned.placement);
-        let told = if had { Vec::new() } else { self.told_of(&planned.placement) };
-        let committed = self.context.book().commit(planned);
+        let had = !is_new && self.context.ledger().has(&planned.placement);
+        let events = if had { Vec::new() } else { self.placement_events(&planned.placement) };
+        let committed = self.context.ledger().commit(planned);
         match committed {
             Ok(()) => {}
             // A worker released resources in the meantime; this cannot go on forever.
-            Err(LedgerError::Stale) => return self.decide(pod),
+            Err(LedgerError::Stale) => return self.try_admit(pod),
             Err(error) => {
-                // Nothing was assigned; retried on the next change.
-                self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
+                // Nothing was assigned.
+                self.admission_failed(pod, &error);
                 return;
             }
         }
-        self.context.note_booked();
+        self.context.note_ledger_change();
         if is_new {
-            self.context.metrics.work.let_in(pod);
+            self.context.metrics.sync.admitted_pod(pod);
+            info!(pod = pod.full_name(), uid = pod.metadata.uid, "the pod is admitted");
+        } else {
+            info!(pod = pod.full_name(), uid = pod.metadata.uid, "the running pod is adopted");
         }
-        for told in told {
-            self.context.recorder.pod(pod, told);
+        for event in events {
+            self.context.recorder.pod(pod, event);
         }
         self.note_allocated(pod);
-        self.work(pod);
+        self.start_worker(pod);
         // Apply the current spec, if it changed while the agent was down.
-        self.tell_worker(&pod.metadata.uid);
+        self.notify_worker(&pod.metadata.uid);
     }
 
     /// Returns the events about a new pod's placement.
-    fn told_of(&self, placement: &Placement) -> Vec<AgentEvent> {
-        let book = self.context.book();
-        let mut told = Vec::new();
-        if let Some(placement) = placement.summary(book.node()) {
-            told.push(AgentEvent::Placed { placement });
+    fn placement_events(&self, placement: &Placement) -> Vec<AgentEvent> {
+        let ledger = self.context.ledger();
+        let mut events = Vec::new();
+        if let Some(placement) = placement.summary(ledger.node()) {
+            events.push(AgentEvent::Placed { placement });
         }
-        for (container, warning) in book.memory_warnings(placement) {
+        for (container, warning) in ledger.memory_warnings(placement) {
             warn!(%container, %warning, "memory affinity is not guaranteed on Windows");
-            told.push(AgentEvent::MemoryAffinityNotGuaranteed { container, warning });
+            events.push(AgentEvent::MemoryAffinityNotGuaranteed { container, warning });
         }
-        told
+        events
     }
 
     /// Publishes the known pods, once they are complete. This happens before anything is created for a pod,
     /// so that it is not mistaken for leftovers of a deleted one.
-    fn publish_known(&self) {
+    fn publish_known_pods(&self) {
         let known = self.complete.then(|| Arc::new(self.entries.keys().cloned().collect()));
         self.context.known_pods.send_if_modified(|before| {
-            let is_news = *before != known;
+            let is_new = *before != known;
             *before = known;
-            is_news
+            is_new
         });
     }
 
     /// Publishes the pods that have resources of the node.
     fn publish(&self) {
-        let active = self.entries.values().filter(|entry| !entry.settled);
+        let active = self.entries.values().filter(|entry| !entry.resources_released);
         let active = active.filter(|entry| matches!(entry.state, State::Working(..)));
-        let active = active.map(|entry| Arc::clone(&entry.given)).collect();
+        let active = active.map(|entry| Arc::clone(&entry.allocated)).collect();
         self.context.active.send_replace(Arc::new(active));
         self.publish_mirrors();
     }
 
-    fn work(&mut self, pod: &Arc<Pod>) {
-        self.publish_known();
+    fn start_worker(&mut self, pod: &Arc<Pod>) {
+        self.publish_known_pods();
         let Some(entry) = self.entries.get_mut(&pod.metadata.uid) else { return };
         let seen = self.context.clock.now().to_micros_text();
         let source = PodSource { origin: entry.origin, seen };
-        let (orders, taken) = mpsc::unbounded_channel();
+        let (messages, taken) = mpsc::unbounded_channel();
         let is_new = !self.summaries.contains_key(&pod.metadata.uid);
         let (context, own) = (Arc::clone(&self.context), Arc::clone(pod));
         let worker = Worker::new(context, own, source, is_new, taken);
-        entry.state = State::Working(orders, tokio::spawn(worker.run()));
+        let reports = self.context.reports.clone();
+        let run = run_worker(worker.run(), Arc::clone(pod), entry.worker_backoff.clone(), reports);
+        entry.state = State::Working(messages, tokio::spawn(run));
         self.publish();
     }
 
-    fn refuse(&mut self, pod: &Arc<Pod>, rejection: &Rejection) {
+    /// Starts a new worker for a pod whose worker panicked. The worker observes the pod again, and gets the
+    /// messages that the last one had received.
+    fn replace_worker(&mut self, uid: &str) {
+        let Some(entry) = self.entries.get(uid) else { return };
+        let pod = Arc::clone(&entry.allocated);
+        let messages = [
+            entry.pending.clone().map(|pending| WorkerMessage::Resize(Some(pending))),
+            entry.termination.clone().map(WorkerMessage::Terminate),
+            entry.deleted.then_some(WorkerMessage::Deleted),
+        ];
+        info!(pod = pod.full_name(), uid, "starting a new worker for the pod");
+        self.start_worker(&pod);
+        for message in messages.into_iter().flatten() {
+            self.send(uid, message);
+        }
+    }
+
+    fn reject(&mut self, pod: &Arc<Pod>, rejection: &Rejection) {
         let (reason, message) = (rejection.reason(), rejection.to_string());
-        let told = AgentEvent::Rejected { reason: reason.clone(), message: message.clone() };
-        self.context.recorder.pod(pod, told);
+        let event = AgentEvent::Rejected { reason: reason.clone(), message: message.clone() };
+        info!(
+            pod = pod.full_name(),
+            uid = pod.metadata.uid,
+            reason,
+            message,
+            "the pod is rejected"
+        );
+        self.context.recorder.pod(pod, event);
         if let Rejection::Placement(refusal) = rejection {
-            let evidence = refusal.evidence(&self.context.book().node().topology);
+            let evidence = refusal.evidence(&self.context.ledger().node().topology);
             if let Some(evidence) = evidence {
                 let (pod_name, namespace) =
                     (pod.metadata.name.clone(), pod.metadata.namespace.clone());
-                let told = AgentEvent::NotPlaced { evidence, pod: pod_name, namespace };
-                self.context.recorder.pod(pod, told);
+                let event = AgentEvent::NotPlaced { evidence, pod: pod_name, namespace };
+                self.context.recorder.pod(pod, event);
             }
         }
         if self.summaries.contains_key(&pod.metadata.uid) {
             // Its running containers must end.
-            self.work(pod);
-            let end = TerminationCause { reason, message, disruption: None };
-            self.send(
-                &pod.metadata.uid,
-                WorkerMessage::Terminate(Termination { end, grace: None }),
-            );
+            self.start_worker(pod);
+            let cause = TerminationCause { reason, message, disruption: None };
+            self.terminate(&pod.metadata.uid, Termination { cause, grace: None });
             return;
         }
         let refused = status::rejected(pod, &reason, &message);
         let subject = self.context.subject(pod);
-        let teller = StatusWriter::start(self.context.api.clone(), subject, pod.status.clone());
+        let status_writer =
+            StatusWriter::start(self.context.api.clone(), subject, pod.status.clone());
         if let Ok(status) = status::merge(pod, refused, false, self.context.clock.now()) {
             let status = status.to_value();
-            self.context.board.show_status(&pod.metadata.uid, status.clone(), None);
-            teller.tell(status);
+            self.context.pod_cache.set_status(&pod.metadata.uid, status.clone(), None);
+            status_writer.set(status);
         }
         if let Some(entry) = self.entries.get_mut(&pod.metadata.uid) {
-            entry.settled = true;
-            entry.state = State::Refused { _teller: teller };
+            entry.resources_released = true;
+            entry.state = State::Rejected { _status_writer: status_writer };
         }
     }
 
-    fn preempt(&self, uid: &str) {
+    fn preempt(&mut self, uid: &str) {
         let Some(entry) = self.entries.get(uid) else { return };
-        self.context.recorder.pod(&entry.read.pod, AgentEvent::Preempted);
+        self.context.recorder.pod(&entry.parsed.pod, AgentEvent::Preempted);
         let message = "Preempted in order to admit critical pod".to_owned();
-        let end = TerminationCause {
+        let cause = TerminationCause {
             reason: "Preempting".to_owned(),
             disruption: Some(
                 "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
             ),
             message,
         };
-        self.send(uid, WorkerMessage::Terminate(Termination { end, grace: None }));
+        self.terminate(uid, Termination { cause, grace: None });
     }
 
-    /// Terminates a pod because of node pressure.
-    pub fn evict(&self, uid: &str, ending: Termination) {
+    /// Evicts a pod.
+    pub fn evict(&mut self, uid: &str, termination: Termination) {
         if let Some(entry) = self.entries.get(uid) {
-            let message = ending.end.message.clone();
-            self.context.recorder.pod(&entry.read.pod, AgentEvent::Evicted { message });
-            self.send(uid, WorkerMessage::Terminate(ending));
+            let message = termination.cause.message.clone();
+            self.context.recorder.pod(&entry.parsed.pod, AgentEvent::Evicted { message });
+            self.terminate(uid, termination);
+        }
+    }
+
+    /// Sends a termination to the pod's worker. The first one counts.
+    fn terminate(&mut self, uid: &str, termination: Termination) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.termination.get_or_insert_with(|| termination.clone());
+            self.send(uid, WorkerMessage::Terminate(termination));
         }
     }
 
     fn send(&self, uid: &str, order: WorkerMessage) {
-        if let Some(Entry { state: State::Working(orders, _), .. }) = self.entries.get(uid) {
-            let _ = orders.send(order);
+        if let Some(Entry { state: State::Working(messages, _), .. }) = self.entries.get(uid) {
+            let _ = messages.send(order);
         }
     }
 
-    /// Stops all pods. They stay bound to the node: the next agent starts them again.
-    pub async fn halt(self) {
-        let mut ending = Vec::new();
+    /// Stops all pods. They are still wanted, so the next agent starts them again.
+    pub async fn shutdown(mut self) {
+        let is_lost = |entry: &Entry| matches!(&entry.state, State::Working(messages, _) if messages.is_closed());
+        let lost = self.entries.iter().filter(|(_, entry)| is_lost(entry));
+        let lost: Vec<String> = lost.map(|(uid, _)| uid.clone()).collect();
+        for uid in lost {
+            self.replace_worker(&uid);
+        }
+        let mut termination = Vec::new();
         for entry in self.entries.into_values() {
-            if let State::Working(orders, worker) = entry.state {
-                let _ = orders.send(WorkerMessage::Halt);
-                ending.push((orders, worker));
+            if let State::Working(messages, worker) = entry.state {
+                let _ = messages.send(WorkerMessage::Shutdown);
+                termination.push((messages, worker));
             }
         }
-        for (_orders, worker) in ending {
-            // A worker that panicked stops nothing more.
+        for (_orders, worker) in termination {
+            // A worker that panics now is logged, and its containers keep running.
             let _ = worker.await;
         }
     }
 
-    pub fn take_probe(&self, report: ProbeReport) {
+    pub fn handle_probe_report(&self, report: ProbeReport) {
         let uid = report.pod.clone();
-        self.send(&uid, WorkerMessage::Probe(report));
+        self.send(&uid, WorkerMessage::ProbeReported(report));
     }
 
     /// Handles a relist of the runtime and notifies the workers of changed pods.
-    pub fn take_look(&mut self, summaries: BTreeMap<String, PodSummary>) {
+    pub fn handle_relist(&mut self, summaries: BTreeMap<String, PodSummary>) {
         for (uid, summary) in &summaries {
             if self.summaries.get(uid) != Some(summary) {
-                self.send(uid, WorkerMessage::Look);
+                self.send(uid, WorkerMessage::RuntimeChanged);
             }
         }
         for uid in self.summaries.keys().filter(|uid| !summaries.contains_key(*uid)) {
-            self.send(uid, WorkerMessage::Look);
+            self.send(uid, WorkerMessage::RuntimeChanged);
         }
         self.summaries = summaries;
-        self.end_unwanted();
+        self.terminate_orphans();
     }
 
     /// Terminates pods in the runtime that no source has.
-    fn end_unwanted(&mut self) {
+    fn terminate_orphans(&mut self) {
         if self.complete {
-            self.end_all_but(&BTreeSet::new());
+            self.terminate_unknown(&BTreeSet::new());
         }
     }
 
     /// Terminates pods in the runtime that have no entry and are not in `known`.
-    fn end_all_but(&mut self, known: &BTreeSet<String>) {
+    fn terminate_unknown(&mut self, known: &BTreeSet<String>) {
         let unwanted: Vec<(String, PodSummary)> = self
             .summaries
             .iter()
@@ -570,7 +655,7 @@ impl PodSet {
             .map(|(uid, summary)| (uid.clone(), summary.clone()))
             .collect();
         for (uid, summary) in unwanted {
-            self.context.metrics.work.orphan();
+            self.context.metrics.sync.orphan();
             let metadata = Metadata {
                 name: summary.name,
                 namespace: summary.namespace,
@@ -578,60 +663,80 @@ impl PodSet {
                 ..Metadata::default()
             };
             let pod = Arc::new(Pod { metadata, ..Pod::default() });
-            let read = PodWithManifest { pod: Arc::clone(&pod), text: "".into() };
-            let entry = Entry {
-                read,
-                given: Arc::clone(&pod),
-                pending: None,
-                origin: ConfigSource::Api,
-                state: State::Waiting,
-                settled: false,
-                gone: true,
-            };
+            let parsed = PodWithManifest { pod: Arc::clone(&pod), text: "".into() };
+            let entry = Entry::new(parsed, Arc::clone(&pod), ConfigSource::Api);
+            let entry = Entry { deleted: true, ..entry };
+            info!(
+                pod = pod.full_name(),
+                uid, "terminating a pod of the runtime that no source has"
+            );
             self.entries.insert(uid.clone(), entry);
-            self.work(&pod);
-            self.send(&uid, WorkerMessage::Gone);
+            self.start_worker(&pod);
+            self.send(&uid, WorkerMessage::Deleted);
         }
     }
 
     /// Handles reports of workers, then retries the pods that wait for resources.
-    pub fn take_report(&mut self, report: WorkerReport) {
+    pub fn handle_worker_report(&mut self, report: WorkerReport) {
         match report {
-            WorkerReport::Settled(uid) => {
+            WorkerReport::ResourcesReleased(uid) => {
                 if let Some(entry) = self.entries.get_mut(&uid) {
-                    entry.settled = true;
+                    entry.resources_released = true;
                 }
             }
-            WorkerReport::Over(uid) => {
-                self.context.board.forget(&uid);
+            WorkerReport::Removed(uid) => {
+                self.context.pod_cache.forget(&uid);
                 self.entries.remove(&uid);
                 self.summaries.remove(&uid);
-                self.static_is_over(&uid);
+                self.static_pod_removed(&uid);
                 self.forget_allocations();
+            }
+            WorkerReport::Panicked(uid, backoff) => {
+                if let Some(entry) = self.entries.get_mut(&uid) {
+                    entry.worker_backoff = backoff;
+                }
+                self.replace_worker(&uid);
             }
         }
         self.publish();
-        self.publish_known();
+        self.publish_known_pods();
         self.retry_resizes();
         let waiting: Vec<Arc<Pod>> = self
             .entries
             .values()
             .filter(|entry| matches!(entry.state, State::Waiting))
-            .map(|entry| Arc::clone(&entry.given))
+            .map(|entry| Arc::clone(&entry.allocated))
             .collect();
         for pod in waiting {
-            self.decide(&pod);
+            self.try_admit(&pod);
         }
     }
 }
 
+/// Runs a worker. After a panic, waits for the back-off and reports it, so that the pod gets a new worker.
+async fn run_worker(
+    worker: impl Future<Output = ()>,
+    pod: Arc<Pod>,
+    mut backoff: RestartBackoff,
+    reports: mpsc::UnboundedSender<WorkerReport>,
+) {
+    let begun = Instant::now();
+    let Err(cause) = caught(worker).await else { return };
+    let uid = pod.metadata.uid.clone();
+    let wait = backoff.failed(&uid, begun.elapsed());
+    let (pod, retry_in_ms) = (pod.full_name(), millis(wait));
+    error!(pod, uid, %cause, retry_in_ms, "a pod worker panicked; the pod gets a new one");
+    tokio::time::sleep(wait).await;
+    let _ = reports.send(WorkerReport::Panicked(uid, backoff));
+}
+
 /// Plans a placement and counts the result.
 fn plan(context: &AgentContext, demand: &Demand) -> Result<PlannedPlacement, Refusal> {
-    let book = context.book();
+    let ledger = context.ledger();
     let begun = Instant::now();
-    let planned = book.plan(demand);
-    let told = planned.as_ref().map(|planned| &planned.placement);
-    context.metrics.placements.tell(book.node(), told, begun.elapsed());
+    let planned = ledger.plan(demand);
+    let placement = planned.as_ref().map(|planned| &planned.placement);
+    context.metrics.placement.observe(ledger.node(), placement, begun.elapsed());
     planned
 }
 
@@ -639,3 +744,6 @@ fn plan(context: &AgentContext, demand: &Demand) -> Result<PlannedPlacement, Ref
 fn is_mirror(pod: &Pod) -> bool {
     Mirror::of(pod).is_some()
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //! orders the steps, and [`describe`] renders the event.
 //!
 //! ```text
-//!   wanted ──judge──▶ allocated ──steps──▶ in force     Deferred: retried when other pods release resources
+//!   wanted ──judge──▶ allocated ──steps──▶ actuated     Deferred: retried when other pods release resources
 //!              └──▶ Deferred or Infeasible              Infeasible: final until the spec changes
 //! ```
 //!
@@ -27,7 +27,7 @@ use crate::status::{Resources, is_static};
 /// The inputs of a decision other than the node.
 #[derive(Debug)]
 pub struct ResizeRules<'a> {
-    pub facts: &'a NodeEnvironment,
+    pub node_env: &'a NodeEnvironment,
     /// True if Guaranteed containers can have exclusive CPUs, and if the number of these can change.
     pub static_cpus: bool,
     pub change_static_cpus: bool,
@@ -126,7 +126,7 @@ fn check_kind(wanted: &Pod, has: &Pod, rules: &ResizeRules<'_>) -> Result<(), In
         return Err(Infeasible::StaticPod);
     }
     for (container, to, from) in pairs(wanted, has) {
-        let swaps = !to.agrees_on(MEMORY, &from) && may_swap(wanted, container, rules.facts);
+        let swaps = !to.agrees_on(MEMORY, &from) && may_swap(wanted, container, rules.node_env);
         if swaps && !restarts_for(container, MEMORY) {
             return Err(Infeasible::Swap);
         }
@@ -152,17 +152,18 @@ fn check_kind(wanted: &Pod, has: &Pod, rules: &ResizeRules<'_>) -> Result<(), In
 }
 
 /// Returns true if pages of the container may be in swap, whose limit would have to change too.
-fn may_swap(pod: &Pod, container: &Container, facts: &NodeEnvironment) -> bool {
+fn may_swap(pod: &Pod, container: &Container, node_env: &NodeEnvironment) -> bool {
     let of = &container.resources;
-    facts.swap == SwapBehavior::LimitedSwap
-        && facts.cgroups.version == CgroupVersion::V2
-        && facts.cgroups.swap_controller
+    node_env.swap == SwapBehavior::LimitedSwap
+        && node_env.cgroups.version == CgroupVersion::V2
+        && node_env.cgroups.swap_controller
         && crate::qos_class(pod) == QosClass::Burstable
         && of.requests.contains_key(MEMORY)
         && of.requests.get(MEMORY) != of.limits.get(MEMORY)
 }
 
-/// Annotations are read when a container is created; only a runtime with the extension accepts later changes.
+/// Checks a change of classes. Annotations are read when a container is created; only a runtime with the
+/// extension accepts later changes.
 fn check_class_change(
     container: &Container,
     to: &AllocatedResources,

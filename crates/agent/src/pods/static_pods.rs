@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use objects::FeatureGates;
 use objects::timestamp::Timestamp;
+use tokio::task::JoinError;
+use tracing::info;
 
 use crate::clock::Clock;
 use crate::pods::pod_set::PodWithManifest;
@@ -86,11 +88,11 @@ impl ManifestDirectory {
     }
 
     /// Reads all manifests. Unchanged ones are not parsed again.
-    pub fn look(&mut self, now: Timestamp) -> ManifestScan {
+    pub fn scan(&mut self, now: Timestamp) -> ManifestScan {
         let mut found = ManifestScan::default();
         let paths = match manifests(&self.settings.path) {
             Ok(paths) => paths,
-            // An I/O error does not end the pods.
+            // An I/O error does not terminate the pods.
             Err(error) => {
                 let why = error.to_string();
                 if self.trouble.as_ref() != Some(&why) {
@@ -102,7 +104,9 @@ impl ManifestDirectory {
                 return found;
             }
         };
-        self.trouble = None;
+        if self.trouble.take().is_some() {
+            info!(path = %self.settings.path.display(), "read the static pod path again");
+        }
         let before = self.known.len();
         self.known.retain(|path, _| paths.contains(path));
         found.changed = self.known.len() != before;
@@ -139,15 +143,18 @@ impl ManifestDirectory {
             }
             problems.push(ManifestProblem { file: path.clone(), why: why.clone() });
         }
+        if outcome.is_ok() && before.is_some_and(Result::is_err) {
+            info!(file = %path.display(), "processed the manifest file after failures");
+        }
         let changed = outcome.is_ok() || before.is_some_and(Result::is_ok);
         self.known.insert(path, ManifestRecord { text, outcome });
         changed
     }
 
     fn parse(&self, path: &Path, text: &str, now: Timestamp) -> Result<PodWithManifest, String> {
-        let around = ManifestContext { node: &self.settings.node, gates: &self.settings.gates };
+        let context = ManifestContext { node: &self.settings.node, gates: &self.settings.gates };
         let place = path.to_string_lossy();
-        let read = read(text, &place, around, now).map_err(|error| error.to_string())?;
+        let read = read(text, &place, context, now).map_err(|error| error.to_string())?;
         let others = self.known.iter().filter(|(other, _)| *other != path);
         for (other, known) in others {
             if let Ok(has) = &known.outcome
@@ -162,7 +169,7 @@ impl ManifestDirectory {
 }
 
 impl PartialEq for PodWithManifest {
-    /// The text determines the pod.
+    /// Compares the texts, which determine the pods.
     fn eq(&self, other: &PodWithManifest) -> bool {
         self.text == other.text
     }
@@ -219,10 +226,15 @@ pub async fn watch(
         timer.tick().await;
         let now = clock.now();
         let looking = tokio::task::spawn_blocking(move || {
-            let found = files.look(now);
+            let found = files.scan(now);
             (files, found)
         });
-        let Ok((same, found)) = looking.await else { return };
+        let (same, found) = match looking.await.map_err(JoinError::try_into_panic) {
+            Ok(looked) => looked,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The tokio runtime ends.
+            Err(Err(_)) => return,
+        };
         files = same;
         let news = first || found.changed || !found.problems.is_empty();
         first = false;

@@ -62,7 +62,7 @@ pub struct Kill {
     pub id: RuntimeId,
     pub container: String,
     pub reason: KillReason,
-    /// The message of the event, in upstream's text.
+    /// The message of the event, with upstream's text.
     pub message: String,
 }
 
@@ -90,16 +90,16 @@ impl Plan {
 
 /// Plans the next actions for a pod that should run.
 #[must_use]
-pub fn plan(pod: &Pod, seen: &RuntimePod, known: &dyn ProbeResults) -> Plan {
-    match sandbox_needed(pod, seen) {
-        Some(attempt) => begin(pod, seen, attempt),
-        None => go_on(pod, seen, known),
+pub fn plan(pod: &Pod, observed: &RuntimePod, inputs: &dyn ProbeResults) -> Plan {
+    match sandbox_needed(pod, observed) {
+        Some(attempt) => begin(pod, observed, attempt),
+        None => go_on(pod, observed, inputs),
     }
 }
 
 /// Returns the attempt number of the sandbox to create, if the pod has no usable one.
-pub(crate) fn sandbox_needed(pod: &Pod, seen: &RuntimePod) -> Option<u32> {
-    let Some(newest) = seen.newest_sandbox() else { return Some(0) };
+pub(crate) fn sandbox_needed(pod: &Pod, observed: &RuntimePod) -> Option<u32> {
+    let Some(newest) = observed.newest_sandbox() else { return Some(0) };
     let usable = newest.ready
         && newest.host_network == pod.spec.host_network
         && (newest.host_network || !newest.ips.is_empty());
@@ -107,20 +107,20 @@ pub(crate) fn sandbox_needed(pod: &Pod, seen: &RuntimePod) -> Option<u32> {
 }
 
 /// Plans for a pod without a usable sandbox.
-fn begin(pod: &Pod, seen: &RuntimePod, attempt: u32) -> Plan {
-    let kill_pod = !seen.sandboxes.is_empty() || !seen.containers.is_empty();
+fn begin(pod: &Pod, observed: &RuntimePod, attempt: u32) -> Plan {
+    let kill_pod = !observed.sandboxes.is_empty() || !observed.containers.is_empty();
     let only_kill = Plan { kill_pod, ..Plan::default() };
     let restarts = pod.spec.restart_policy != RestartPolicy::Never;
     // A pod that never restarts and has run before is finished when its sandbox is gone.
-    if !restarts && attempt != 0 && !seen.containers.is_empty() {
+    if !restarts && attempt != 0 && !observed.containers.is_empty() {
         return only_kill;
     }
     let wanted = |container: &&Container| {
-        let done = seen.container(&container.name).is_some_and(RuntimeContainer::has_succeeded);
+        let done = observed.container(&container.name).is_some_and(RuntimeContainer::has_succeeded);
         !(done && pod.spec.restart_policy == RestartPolicy::OnFailure)
     };
     let apps: Vec<&Container> = pod.spec.containers.iter().filter(wanted).collect();
-    if apps.is_empty() && init::has_begun(pod, seen) {
+    if apps.is_empty() && init::has_begun(pod, observed) {
         return only_kill;
     }
     let start = match pod.spec.init_containers.first() {
@@ -135,17 +135,17 @@ pub(crate) fn init_role(container: &Container) -> Role {
 }
 
 /// Plans for a pod with a usable sandbox.
-fn go_on(pod: &Pod, seen: &RuntimePod, known: &dyn ProbeResults) -> Plan {
-    if let Some(plan) = restart::all(pod, seen) {
+fn go_on(pod: &Pod, observed: &RuntimePod, inputs: &dyn ProbeResults) -> Plan {
+    if let Some(plan) = restart::all(pod, observed) {
         return plan;
     }
     let mut plan = Plan::default();
     for container in &pod.spec.ephemeral_containers {
-        if seen.container(&container.name).is_none() {
+        if observed.container(&container.name).is_none() {
             plan.start.push((Role::Ephemeral, container.name.clone()));
         }
     }
-    match init::plan(pod, seen, known, &mut plan) {
+    match init::plan(pod, observed, inputs, &mut plan) {
         init::Progress::Through => {}
         init::Progress::UnderWay => return plan,
         init::Progress::Failed => {
@@ -155,7 +155,7 @@ fn go_on(pod: &Pod, seen: &RuntimePod, known: &dyn ProbeResults) -> Plan {
     let mut kept = 0;
     let before = plan.start.len();
     for container in &pod.spec.containers {
-        kept += usize::from(app(pod, container, seen, known, &mut plan));
+        kept += usize::from(app(pod, container, observed, inputs, &mut plan));
     }
     if kept == 0 && plan.start.len() == before {
         // Sidecars do not keep a pod alive after its containers have completed.
@@ -168,12 +168,12 @@ fn go_on(pod: &Pod, seen: &RuntimePod, known: &dyn ProbeResults) -> Plan {
 fn app(
     pod: &Pod,
     container: &Container,
-    seen: &RuntimePod,
-    known: &dyn ProbeResults,
+    observed: &RuntimePod,
+    inputs: &dyn ProbeResults,
     plan: &mut Plan,
 ) -> bool {
     let name = &container.name;
-    let found = match seen.container(name) {
+    let found = match observed.container(name) {
         Some(found) if found.state == ContainerState::Running => found,
         other => {
             if restart::wanted(pod, container, other) {
@@ -189,14 +189,14 @@ fn app(
         }
     };
     let mut restarts = restart::policy(pod, container) != RestartPolicy::Never;
-    let (reason, mut message) = if !known.is_current(container, &found.hash) {
+    let (reason, mut message) = if !inputs.is_current(container, &found.hash) {
         restarts = true;
         (KillReason::Changed, format!("Container {name} definition changed"))
-    } else if known.liveness(&found.id) == Health::Failure {
+    } else if inputs.liveness(&found.id) == Health::Failure {
         (KillReason::Liveness, format!("Container {name} failed liveness probe"))
-    } else if known.startup(&found.id) == Health::Failure {
+    } else if inputs.startup(&found.id) == Health::Failure {
         (KillReason::Startup, format!("Container {name} failed startup probe"))
-    } else if known.must_restart(container) {
+    } else if inputs.must_restart(container) {
         plan.start.push((Role::App, name.clone()));
         plan.kill.push(kill(found, KillReason::Resize, resize_message(name)));
         return false;

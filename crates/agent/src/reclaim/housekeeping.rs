@@ -14,7 +14,9 @@ use placement::demand::PodUid;
 use tracing::{info, warn};
 
 use crate::context::AgentContext;
+use crate::observability::error_log::ErrorLog;
 use crate::runtime::relist;
+use crate::supervisor::millis;
 
 /// Upstream checks every two seconds. Leftovers do no harm for a minute.
 const EVERY: Duration = Duration::from_secs(60);
@@ -57,9 +59,9 @@ pub async fn left(context: &AgentContext) -> Option<Leftovers> {
 }
 
 async fn observe(context: &AgentContext) -> Leftovers {
-    let booked = context.book().ledger().pods().map(ToString::to_string).collect();
+    let booked = context.ledger().contents().pods().map(ToString::to_string).collect();
     let (cgroups, volumes) = (context.cgroups.clone(), context.volumes.clone());
-    let logs = PathBuf::from(&context.facts().log_dir);
+    let logs = PathBuf::from(&context.node_env().log_dir);
     let listed = tokio::task::spawn_blocking(move || {
         let cgroups = cgroups.map(|of| of.pods()).transpose().unwrap_or_else(|error| {
             warn!(%error, "failed to list the cgroups of pods");
@@ -92,40 +94,50 @@ fn log_directories(logs: &Path) -> BTreeMap<String, PathBuf> {
 }
 
 /// Removes leftovers once all pods are known, and then periodically as long as it is polled.
-pub async fn keep(context: Arc<AgentContext>) {
+pub async fn run(context: Arc<AgentContext>) {
     let mut known = context.known_pods.subscribe();
     if known.wait_for(Option::is_some).await.is_err() {
         return;
     }
     let mut timer = tokio::time::interval(EVERY);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut errors = RemovalErrors::new();
     loop {
         timer.tick().await;
-        sweep(&context).await;
+        sweep_logged(&context, &mut errors).await;
     }
 }
 
+/// The errors of leftovers that could not be removed, by kind and name.
+type RemovalErrors = BTreeMap<(&'static str, String), ErrorLog>;
+
 /// Removes leftovers now.
 pub async fn sweep(context: &AgentContext) {
+    sweep_logged(context, &mut RemovalErrors::new()).await;
+}
+
+async fn sweep_logged(context: &AgentContext, errors: &mut RemovalErrors) {
     let Some(left) = left(context).await else { return };
     if left.is_nothing() {
         return;
     }
-    release(context, &left.booked).await;
+    release(context, &left.booked, errors).await;
     for (uid, path) in &left.cgroups {
         if is_free(context, uid) {
-            take(context, "cgroup", path, remove_cgroup(context, uid, path).await);
+            let done = remove_cgroup(context, uid, path).await;
+            take(context, errors, "cgroup", path, done);
         }
     }
     for uid in left.directories.iter().filter(|uid| is_free(context, uid)) {
         let (volumes, of) = (context.volumes.clone(), uid.clone());
-        take(context, "directory", uid, blocking(move || volumes.remove(&of)).await);
+        let done = blocking(move || volumes.remove(&of)).await;
+        take(context, errors, "directory", uid, done);
     }
     for (uid, path) in &left.logs {
         if is_free(context, uid) {
             let of = path.clone();
             let done = blocking(move || remove_tree(&of)).await;
-            take(context, "logs", &path.display().to_string(), done);
+            take(context, errors, "logs", &path.display().to_string(), done);
         }
     }
 }
@@ -136,17 +148,17 @@ fn is_free(context: &AgentContext, uid: &str) -> bool {
 }
 
 /// Releases the allocations of pods that are gone.
-async fn release(context: &AgentContext, pods: &BTreeSet<String>) {
+async fn release(context: &AgentContext, pods: &BTreeSet<String>, errors: &mut RemovalErrors) {
     let mut any = false;
     for uid in pods.iter().filter(|uid| is_free(context, uid)) {
-        let released = context.book().release(&PodUid::new(uid));
+        let released = context.ledger().release(&PodUid::new(uid));
         let done = released.map(|released| any |= released).map_err(|error| error.to_string());
-        take(context, "book", uid, done);
+        take(context, errors, "book", uid, done);
     }
     if any {
-        context.note_booked();
+        context.note_ledger_change();
         // Nothing depends on a larger shared pool.
-        let _ = context.follow_pool().await;
+        let _ = context.rebalance().await;
     }
 }
 
@@ -165,13 +177,26 @@ async fn remove_cgroup(context: &AgentContext, uid: &str, path: &str) -> Result<
     .await
 }
 
-fn take(context: &AgentContext, what: &'static str, of: &str, done: Result<(), String>) {
+fn take(
+    context: &AgentContext,
+    errors: &mut RemovalErrors,
+    what: &'static str,
+    of: &str,
+    done: Result<(), String>,
+) {
+    let key = (what, of.to_owned());
     match done {
         Ok(()) => {
             context.metrics.left_behind.increment(&[what]);
+            errors.remove(&key);
             info!(what, of, "removed leftovers of a deleted pod");
         }
-        Err(error) => warn!(what, of, error, "failed to remove leftovers of a deleted pod"),
+        Err(error) => {
+            if errors.entry(key).or_default().failed(&error) {
+                let retry_in_ms = millis(EVERY);
+                warn!(what, of, error, retry_in_ms, "failed to remove leftovers of a deleted pod");
+            }
+        }
     }
 }
 

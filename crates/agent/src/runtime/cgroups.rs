@@ -49,10 +49,10 @@ fn all_have_limit(pod: &Pod, name: &str) -> bool {
 }
 
 /// Returns the limits of a pod's cgroup; `pids` is `podPidsLimit`. Missing limits are set to unlimited, so
-/// that a removed limit takes effect.
+/// that removing a limit takes effect.
 #[must_use]
 pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
-    let (pod, facts) = (input.pod, input.facts);
+    let (pod, node_env) = (input.pod, input.node_env);
     let requests = crate::requests(pod);
     let milli = |of: Option<&Quantity>| of.map_or(0, Quantity::milli_value);
     let shares = match qos::class(pod) {
@@ -60,8 +60,8 @@ pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
         QosClass::Guaranteed | QosClass::Burstable => milli(requests.get(CPU)),
     };
     // A pod with exclusive CPUs needs no quota.
-    let is_exclusive = input.placed.values().any(|placed| placed.exclusive);
-    let cpu_quota = facts.cpu_quota_period.map(|period| {
+    let is_exclusive = input.affinities.values().any(|affinity| affinity.exclusive);
+    let cpu_quota = node_env.cpu_quota_period.map(|period| {
         let limit = limit(pod, CPU).filter(|_| !is_exclusive);
         let time = match cpu_quota(milli(limit.as_ref()), period) {
             0 => Bound::Max,
@@ -74,8 +74,8 @@ pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
         cpu_quota,
         memory: Some(memory_limit(pod).filter(|limit| *limit > 0).map_or(Bound::Max, at)),
         pids: Some(pids.map_or(Bound::Max, Bound::At)),
-        huge_pages: huge_pages(facts, &requests),
-        unified: protection(facts, requests.get(MEMORY).map_or(0, Quantity::value)),
+        huge_pages: huge_pages(node_env, &requests),
+        unified: protection(node_env, requests.get(MEMORY).map_or(0, Quantity::value)),
     }
 }
 
@@ -83,7 +83,7 @@ pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
 /// theirs is [`of_all_pods`].
 #[must_use]
 pub fn of_class<'a>(
-    facts: &NodeEnvironment,
+    node_env: &NodeEnvironment,
     class: QosClass,
     pods: impl IntoIterator<Item = &'a Pod>,
 ) -> Limits {
@@ -95,25 +95,29 @@ pub fn of_class<'a>(
             memory = memory.saturating_add(requests.get(MEMORY).map_or(0, Quantity::value));
         }
     }
-    let sizes = facts.huge_page_sizes.iter();
+    let sizes = node_env.huge_page_sizes.iter();
     Limits {
         cpu_shares: Some(unsigned(cpu_shares(cpu))),
         huge_pages: sizes.map(|size| (page_size_name(*size), Bound::Max)).collect(),
-        unified: protection(facts, memory),
+        unified: protection(node_env, memory),
         ..Limits::default()
     }
 }
 
-/// Returns the limits of the cgroup of all pods: the node's capacity minus reservations, without the eviction
-/// threshold.
+/// Returns the limits of the cgroup of all pods: the node's capacity minus reservations. The eviction
+/// threshold is not subtracted.
 #[must_use]
-pub fn of_all_pods(facts: &NodeEnvironment, amounts: &ResourceList, pids: Option<u64>) -> Limits {
+pub fn of_all_pods(
+    node_env: &NodeEnvironment,
+    amounts: &ResourceList,
+    pids: Option<u64>,
+) -> Limits {
     let of = |name: &str| amounts.get(name);
     Limits {
         cpu_shares: of(CPU).map(|cpu| unsigned(cpu_shares(cpu.milli_value()))),
         memory: of(MEMORY).map(|memory| at(memory.value())),
         pids: pids.map(Bound::At),
-        huge_pages: huge_pages(facts, amounts),
+        huge_pages: huge_pages(node_env, amounts),
         ..Limits::default()
     }
 }
@@ -127,17 +131,18 @@ fn at(number: i64) -> Bound {
 }
 
 /// Returns a limit for every huge page size of the kernel; 0 without a request.
-fn huge_pages(facts: &NodeEnvironment, amounts: &ResourceList) -> BTreeMap<String, Bound> {
+fn huge_pages(node_env: &NodeEnvironment, amounts: &ResourceList) -> BTreeMap<String, Bound> {
     let of_size = |size: &i64| {
         let found = amounts.iter().find(|(name, _)| huge_page_size(name) == Some(*size));
         (page_size_name(*size), at(found.map_or(0, |(_, amount)| amount.value())))
     };
-    facts.huge_page_sizes.iter().map(of_size).collect()
+    node_env.huge_page_sizes.iter().map(of_size).collect()
 }
 
 /// Gate `MemoryQoS`: protects the requested memory.
-fn protection(facts: &NodeEnvironment, request: i64) -> BTreeMap<String, String> {
-    let is_on = facts.memory_throttling.is_some() && facts.cgroups.version == CgroupVersion::V2;
+fn protection(node_env: &NodeEnvironment, request: i64) -> BTreeMap<String, String> {
+    let is_on =
+        node_env.memory_throttling.is_some() && node_env.cgroups.version == CgroupVersion::V2;
     let file = (is_on && request > 0).then(|| ("memory.min".to_owned(), request.to_string()));
     file.into_iter().collect()
 }
@@ -169,7 +174,7 @@ impl PodCgroups {
     /// Creates the cgroups of all pods and of the classes, or updates their limits.
     pub fn ensure_classes<'a>(
         &self,
-        facts: &NodeEnvironment,
+        node_env: &NodeEnvironment,
         all: &Limits,
         pods: impl IntoIterator<Item = &'a Pod>,
     ) -> Result<(), CgroupError> {
@@ -177,8 +182,8 @@ impl PodCgroups {
             return Ok(());
         }
         self.cgroups.ensure(&cgroup::of_all_pods(&self.names), all)?;
-        let burstable = of_class(facts, QosClass::Burstable, pods);
-        let best_effort = of_class(facts, QosClass::BestEffort, []);
+        let burstable = of_class(node_env, QosClass::Burstable, pods);
+        let best_effort = of_class(node_env, QosClass::BestEffort, []);
         self.cgroups.ensure(&cgroup::of_class(&self.names, QosClass::Burstable), &burstable)?;
         self.cgroups.ensure(&cgroup::of_class(&self.names, QosClass::BestEffort), &best_effort)
     }

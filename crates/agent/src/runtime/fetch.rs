@@ -115,7 +115,7 @@ pub(crate) fn port(port: &IntOrString, container: &Container) -> Result<u16, Str
     }
 }
 
-/// Sends a request and follows redirects on the same host. `None` is no timeout.
+/// Sends a request and follows redirects on the same host. `None` means without a timeout.
 pub(crate) async fn get(get: &Get, timeout: Option<Duration>) -> Result<FetchResponse, GetError> {
     // Upstream reports the URL of the current request, not of the first one.
     let mut url = get.url.clone();

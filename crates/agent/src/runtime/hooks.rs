@@ -60,7 +60,7 @@ pub enum HookError {
 
 /// Returns upstream's message for a container whose hook failed.
 #[must_use]
-pub fn told(handler: &Handler, container: &str, pod: &str, error: &HookError) -> String {
+pub fn event_message(handler: &Handler, container: &str, pod: &str, error: &HookError) -> String {
     let failed = format!("for Container {container:?} in Pod {pod:?} failed - error: {error}");
     if let Some(action) = &handler.exec {
         let output = match error {

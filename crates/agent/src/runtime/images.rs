@@ -90,18 +90,18 @@ impl Images {
         }
     }
 
-    /// Returns the image, or that it must be pulled. Events are passed to `tell`.
+    /// Returns the image, or that it must be pulled. Events are passed to `record`.
     pub async fn find(
         &self,
         wanted: &ImageRequest<'_>,
-        tell: &(dyn Fn(AgentEvent) + Send + Sync),
+        record: &(dyn Fn(AgentEvent) + Send + Sync),
     ) -> Result<ImageLookup, ImageError> {
         let image = wanted.image.to_owned();
         let full = with_tag(&image).map_err(|error| {
             let error = error.to_string();
-            let told = AgentEvent::BadImageName { image: image.clone(), error };
-            let message = told.to_string();
-            tell(told);
+            let event = AgentEvent::BadImageName { image: image.clone(), error };
+            let message = event.to_string();
+            record(event);
             ImageError { reason: "InvalidImageName", message }
         })?;
         let spec = v1::ImageSpec { image: full.clone(), ..Default::default() };
@@ -111,13 +111,13 @@ impl Images {
         })?;
         match (found, wanted.policy) {
             (Some(present), "IfNotPresent" | "Never") => {
-                tell(AgentEvent::AlreadyPresent { image });
+                record(AgentEvent::AlreadyPresent { image });
                 Ok(ImageLookup::Present(present))
             }
             (None, "Never") => {
-                let told = AgentEvent::NeverPull { image };
-                let message = told.to_string();
-                tell(told);
+                let event = AgentEvent::NeverPull { image };
+                let message = event.to_string();
+                record(event);
                 Err(ImageError { reason: "ErrImageNeverPull", message })
             }
             _ => Ok(ImageLookup::ToPull(full)),
@@ -139,18 +139,18 @@ impl Images {
         &self,
         wanted: &ImageRequest<'_>,
         full: &str,
-        tell: &(dyn Fn(AgentEvent) + Send + Sync),
+        record: &(dyn Fn(AgentEvent) + Send + Sync),
     ) -> Result<PresentImage, ImageError> {
         let image = wanted.image.to_owned();
         let key = format!("{}_{image}", wanted.pod_uid);
         if let Some(before) = self.kept_waiting(&key) {
-            let told = AgentEvent::PullBackOff { image };
-            let message = format!("{told}: ErrImagePull: {before}");
-            tell(told);
+            let event = AgentEvent::PullBackOff { image };
+            let message = format!("{event}: ErrImagePull: {before}");
+            record(event);
             return Err(ImageError { reason: "ImagePullBackOff", message });
         }
         let asked = Instant::now();
-        tell(AgentEvent::Pulling { image: image.clone() });
+        record(AgentEvent::Pulling { image: image.clone() });
         // The semaphore is closed only when the agent stops.
         let Ok(_permit) = self.pulls.acquire().await else {
             let message = "the agent is stopping".to_owned();
@@ -161,7 +161,7 @@ impl Images {
             Ok(present) => {
                 let bytes = self.size(full).await;
                 let (took, waited) = (begun.elapsed(), asked.elapsed());
-                tell(AgentEvent::Pulled { image, took, waited, bytes });
+                record(AgentEvent::Pulled { image, took, waited, bytes });
                 let mut backoffs = self.backoffs();
                 backoffs.failures.remove(&key);
                 backoffs.waits.forget(&key);
@@ -169,7 +169,7 @@ impl Images {
             }
             Err(error) => {
                 let text = pull_text(&error);
-                tell(AgentEvent::PullFailed { image, error: text.clone() });
+                record(AgentEvent::PullFailed { image, error: text.clone() });
                 let now = nanos(self.clock.now());
                 let mut backoffs = self.backoffs();
                 backoffs.waits.next(&key, now, now);

@@ -14,11 +14,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tracing::error;
 
 use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::observability::prometheus::{Counter, Registry};
 use crate::runtime::observed::RuntimeId;
 use crate::spec::{Container, Pod, Probe};
+use crate::supervisor::caught;
 
 mod cycle;
 mod execute;
@@ -48,13 +50,13 @@ pub struct ProbeReport {
     pub kind: ProbeKind,
     /// The probe's result, if it has changed.
     pub healthy: Option<bool>,
-    pub told: Option<AgentEvent>,
+    pub event: Option<AgentEvent>,
 }
 
 /// All probes of the agent. They end with it.
 #[derive(Debug, Clone)]
 pub struct Probes {
-    orders: mpsc::UnboundedSender<ProbeCommand>,
+    commands: mpsc::UnboundedSender<ProbeCommand>,
 }
 
 #[derive(Debug)]
@@ -64,22 +66,15 @@ enum ProbeCommand {
 }
 
 impl Probes {
-    /// Starts the task that probes. Must be called on a tokio runtime.
+    /// Nothing is probed unless the loop runs. It counts the results.
     #[must_use]
-    pub fn new(runtime: cri::Client, reports: mpsc::UnboundedSender<ProbeReport>) -> Probes {
-        Probes::counted(runtime, reports, Counter::of_probes(&Registry::default()))
-    }
-
-    /// Starts the task, and counts the results.
-    #[must_use]
-    pub fn counted(
+    pub fn new(
         runtime: cri::Client,
         reports: mpsc::UnboundedSender<ProbeReport>,
         counter: Counter,
-    ) -> Probes {
-        let (orders, taken) = mpsc::unbounded_channel();
-        tokio::spawn(run(runtime, reports, counter, taken));
-        Probes { orders }
+    ) -> (Probes, ProbeLoop) {
+        let (commands, taken) = mpsc::unbounded_channel();
+        (Probes { commands }, ProbeLoop { runtime, reports, counter, commands: taken })
     }
 
     /// Sets the running containers of this pod, and starts and stops probes accordingly.
@@ -90,12 +85,12 @@ impl Probes {
     pub fn follow(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[ProbeTarget]) {
         let pod_ip = pod_ips.first().cloned().unwrap_or_default();
         let (pod, running) = (Arc::clone(pod), running.to_vec());
-        // The task ends with its tokio runtime, and then no receiver waits for reports.
-        let _ = self.orders.send(ProbeCommand::Follow { pod, pod_ip, running });
+        // The loop ends with the agent.
+        let _ = self.commands.send(ProbeCommand::Follow { pod, pod_ip, running });
     }
 
     pub fn forget(&self, pod_uid: &str) {
-        let _ = self.orders.send(ProbeCommand::Forget(pod_uid.to_owned()));
+        let _ = self.commands.send(ProbeCommand::Forget(pod_uid.to_owned()));
     }
 }
 
@@ -108,44 +103,52 @@ pub(crate) fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe>
     }
 }
 
-async fn run(
+/// The loop that probes.
+#[derive(Debug)]
+pub struct ProbeLoop {
     runtime: cri::Client,
     reports: mpsc::UnboundedSender<ProbeReport>,
     counter: Counter,
-    mut orders: mpsc::UnboundedReceiver<ProbeCommand>,
-) {
-    let clock = Clock::start();
-    let (answers, mut answered) = mpsc::unbounded_channel::<(ProbeRequest, ProbeOutcome)>();
-    let mut table = Table::new(clock.now().wall_nanos);
-    loop {
-        let due = table.due().map(|at| clock.at(at));
-        let told = tokio::select! {
-            order = orders.recv() => match order {
-                Some(ProbeCommand::Follow { pod, pod_ip, running }) => {
-                    table.follow(&pod, &pod_ip, &running, clock.now(), random_share)
+    commands: mpsc::UnboundedReceiver<ProbeCommand>,
+}
+
+impl ProbeLoop {
+    /// Probes until all [`Probes`] or the receiver of the reports are gone.
+    pub async fn run(self) {
+        let ProbeLoop { runtime, reports, counter, mut commands } = self;
+        let clock = Clock::start();
+        let (answers, mut answered) = mpsc::unbounded_channel::<(ProbeRequest, ProbeOutcome)>();
+        let mut table = Table::new(clock.now().wall_nanos);
+        loop {
+            let due = table.due().map(|at| clock.at(at));
+            let changes = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(ProbeCommand::Follow { pod, pod_ip, running }) => {
+                        table.follow(&pod, &pod_ip, &running, clock.now(), random_share)
+                    }
+                    Some(ProbeCommand::Forget(uid)) => {
+                        table.forget(&uid);
+                        counter.forget(|labels| labels.get(POD_UID_LABEL) == Some(&uid));
+                        Vec::new()
+                    }
+                    None => return,
+                },
+                // The table's own sender keeps this channel open.
+                Some((asked, answer)) = answered.recv() => {
+                    count(&counter, &asked, answer.good());
+                    table.answer(&asked, answer, clock.now().millis)
                 }
-                Some(ProbeCommand::Forget(uid)) => {
-                    table.forget(&uid);
-                    counter.forget(|labels| labels.get(POD_UID_LABEL) == Some(&uid));
+                () = until(due) => {
+                    for asked in table.ask(clock.now().millis) {
+                        tokio::spawn(put(runtime.clone(), asked, answers.clone()));
+                    }
                     Vec::new()
                 }
-                None => return,
-            },
-            // The table's own sender keeps this channel open.
-            Some((asked, answer)) = answered.recv() => {
-                count(&counter, &asked, answer.good());
-                table.answer(&asked, answer, clock.now().millis)
-            }
-            () = until(due) => {
-                for asked in table.ask(clock.now().millis) {
-                    tokio::spawn(put(runtime.clone(), asked, answers.clone()));
+            };
+            for report in changes {
+                if reports.send(report).is_err() {
+                    return;
                 }
-                Vec::new()
-            }
-        };
-        for report in told {
-            if reports.send(report).is_err() {
-                return;
             }
         }
     }
@@ -208,7 +211,11 @@ async fn put(
         handler: &probe.handler,
         timeout_seconds: asked.timeout_seconds,
     };
-    let answer = execute::ask(&runtime, &question).await;
+    let answer = caught(execute::probe(&runtime, &question)).await.unwrap_or_else(|panicked| {
+        let (pod, uid, container) = (pod.full_name(), &pod.metadata.uid, &container.name);
+        error!(pod, uid, container, probe = ?asked.kind, cause = %panicked, "a probe panicked");
+        ProbeOutcome::Error(panicked.to_string())
+    });
     let _ = answers.send((asked, answer));
 }
 

@@ -12,6 +12,9 @@ use https::certificates::{self, CertificateError, Pair};
 use https::{Clock, ListenError, ServerTls};
 use thiserror::Error;
 
+use crate::observability::error_log::ErrorLog;
+use crate::supervisor::{millis, restart_on_panic};
+
 /// Interval between two checks of the files and the clock.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
@@ -62,19 +65,30 @@ impl Serving {
 
     /// Keeps `tls` up to date with the files.
     pub async fn keep_current(self, tls: ServerTls) {
+        restart_on_panic("serving certificate", || self.follow_files(&tls)).await;
+    }
+
+    async fn follow_files(&self, tls: &ServerTls) {
         // The material in use may be older than the files, so the first check replaces it.
-        let mut last = None;
+        let (mut last, mut errors) = (None, ErrorLog::default());
         loop {
             tokio::time::sleep(CHECK_EVERY).await;
-            match self.check(&tls, &mut last) {
-                Ok(false) => {}
-                Ok(true) => tracing::info!("loaded the serving certificate"),
+            match self.check(tls, &mut last) {
+                Ok(loaded) => {
+                    let recovered = errors.recovered().is_some();
+                    if loaded || recovered {
+                        tracing::info!("loaded the serving certificate");
+                    }
+                }
                 Err(error) => {
-                    let why = error.to_string();
-                    tracing::error!(
-                        why,
-                        "failed to load the serving certificate; keeping the last one"
-                    );
+                    if errors.failed(&error) {
+                        let retry_in_ms = millis(CHECK_EVERY);
+                        tracing::error!(
+                            %error,
+                            retry_in_ms,
+                            "failed to load the serving certificate; keeping the last one"
+                        );
+                    }
                 }
             }
         }

@@ -19,18 +19,19 @@ const AHEAD: usize = 4;
 impl Server {
     pub(super) async fn logs(
         &self,
-        asked: &ServerRequest,
+        request: &ServerRequest,
         namespace: &str,
         pod_name: &str,
         name: &str,
     ) -> Result<Answer, Refusal> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        let options = options(asked, Timestamp::new(seconds, since.subsec_nanos()))?;
+        let options = options(request, Timestamp::new(seconds, since.subsec_nanos()))?;
         let missing =
             || Refusal::new(StatusCode::NOT_FOUND, format!("pod {pod_name:?} does not exist"));
-        let pod = self.answers.pod(namespace, pod_name).ok_or_else(missing)?;
-        let id = find_container::logged(&pod, pod_name, name, flag(asked, "previous")?)?.to_owned();
+        let pod = self.backend.pod(namespace, pod_name).ok_or_else(missing)?;
+        let id =
+            find_container::logged(&pod, pod_name, name, flag(request, "previous")?)?.to_owned();
         let status = self.container(&id).await.map_err(|error| Refusal::of_runtime(&error))?;
         let path = PathBuf::from(status.log_path);
         let opening = tokio::task::spawn_blocking(move || Reader::open(&path, options)).await;
@@ -76,8 +77,8 @@ impl Server {
 }
 
 /// Parses the options in the query.
-fn options(asked: &ServerRequest, now: Timestamp) -> Result<Options, Refusal> {
-    let since = match (asked.parameter("sinceTime"), number(asked, "sinceSeconds")?) {
+fn options(request: &ServerRequest, now: Timestamp) -> Result<Options, Refusal> {
+    let since = match (request.parameter("sinceTime"), number(request, "sinceSeconds")?) {
         ("", None) => None,
         ("", Some(seconds)) => {
             let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -92,11 +93,11 @@ fn options(asked: &ServerRequest, now: Timestamp) -> Result<Options, Refusal> {
         }
     };
     Ok(Options {
-        follow: flag(asked, "follow")?,
-        tail: number(asked, "tailLines")?,
+        follow: flag(request, "follow")?,
+        tail: number(request, "tailLines")?,
         since,
-        timestamps: flag(asked, "timestamps")?,
-        limit: number(asked, "limitBytes")?,
+        timestamps: flag(request, "timestamps")?,
+        limit: number(request, "limitBytes")?,
     })
 }
 
@@ -104,8 +105,8 @@ fn invalid(name: &str, value: &str, wanted: impl std::fmt::Display) -> Refusal {
     Refusal::bad(format!("{name}: Invalid value: {value:?}: {wanted}"))
 }
 
-fn number(asked: &ServerRequest, name: &str) -> Result<Option<u64>, Refusal> {
-    match asked.parameter(name) {
+fn number(request: &ServerRequest, name: &str) -> Result<Option<u64>, Refusal> {
+    match request.parameter(name) {
         "" => Ok(None),
         text => match text.parse() {
             Ok(number) => Ok(Some(number)),
@@ -114,8 +115,8 @@ fn number(asked: &ServerRequest, name: &str) -> Result<Option<u64>, Refusal> {
     }
 }
 
-fn flag(asked: &ServerRequest, name: &str) -> Result<bool, Refusal> {
-    match asked.parameter(name) {
+fn flag(request: &ServerRequest, name: &str) -> Result<bool, Refusal> {
+    match request.parameter(name) {
         "" | "0" | "false" => Ok(false),
         "1" | "true" => Ok(true),
         text => Err(invalid(name, text, "must be true or false")),
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
     use http::{HeaderMap, Method};
 
-    fn asked(query: &str) -> ServerRequest {
+    fn request(query: &str) -> ServerRequest {
         let (method, headers) = (Method::GET, HeaderMap::new());
         ServerRequest {
             method,
@@ -141,7 +142,7 @@ mod tests {
     fn options_are_read_as_the_api_server_writes_them() {
         let now = Timestamp::new(1000, 0);
         let read = options(
-            &asked("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&limitBytes=9"),
+            &request("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&limitBytes=9"),
             now,
         );
         let expected = Options {
@@ -152,7 +153,8 @@ mod tests {
             limit: Some(9),
         };
         assert_eq!(read, Ok(expected));
-        let read = options(&asked("sinceTime=1970-01-01T00%3A00%3A05Z&follow=false"), now).unwrap();
+        let read =
+            options(&request("sinceTime=1970-01-01T00%3A00%3A05Z&follow=false"), now).unwrap();
         assert_eq!(read, Options { since: Some(Timestamp::new(5, 0)), ..Options::default() });
     }
 
@@ -166,7 +168,7 @@ mod tests {
             ("sinceTime=yesterday", "sinceTime: Invalid value"),
             ("sinceTime=1970-01-01T00:00:05Z&sinceSeconds=1", "at most one of"),
         ] {
-            let refusal = options(&asked(query), Timestamp::new(0, 0)).unwrap_err();
+            let refusal = options(&request(query), Timestamp::new(0, 0)).unwrap_err();
             assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
             assert!(refusal.text.contains(words), "{}", refusal.text);
         }

@@ -36,8 +36,8 @@ impl ServerBackend for AgentEvent {
     }
 
     fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
-        let told = (path == "/stats/summary").then(|| (JSON, "{}".to_owned()));
-        Box::pin(std::future::ready(told))
+        let answer = (path == "/stats/summary").then(|| (JSON, "{}".to_owned()));
+        Box::pin(std::future::ready(answer))
     }
 }
 
@@ -194,8 +194,8 @@ async fn only_the_api_server_and_administrators_get_in() {
         assert_eq!(served.ask(None, method, path, &bearer).await.0, 401, "{path}");
     }
     for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {
-        let told = served.ask(None, Method::GET, path, &[]).await;
-        assert_eq!(told, (200, TEXT.to_owned(), "ok".to_owned()));
+        let response = served.ask(None, Method::GET, path, &[]).await;
+        assert_eq!(response, (200, TEXT.to_owned(), "ok".to_owned()));
     }
 }
 
@@ -203,7 +203,7 @@ async fn only_the_api_server_and_administrators_get_in() {
 /// requests.
 #[derive(Debug, Default)]
 struct Reviewer {
-    asked: Mutex<Vec<Value>>,
+    request: Mutex<Vec<Value>>,
     /// True if it fails.
     away: bool,
 }
@@ -233,7 +233,7 @@ impl Transport for Reviewer {
             }
             other => panic!("{other}"),
         };
-        self.asked.lock().unwrap().push(spec.clone());
+        self.request.lock().unwrap().push(spec.clone());
         let (code, body) = match self.away {
             false => (201, json!({"status": status})),
             true => (503, json!({"kind": "Status", "reason": "ServiceUnavailable"})),
@@ -254,7 +254,7 @@ impl Reviewer {
 
     /// Returns the number of requests since the last call.
     fn count(&self) -> usize {
-        std::mem::take(&mut *self.asked.lock().unwrap()).len()
+        std::mem::take(&mut *self.request.lock().unwrap()).len()
     }
 }
 
@@ -266,7 +266,7 @@ async fn tokens_and_access_are_reviewed_by_the_api() {
     let (api, served) = Reviewer::default().serving(access::Settings::default()).await;
     let get = async |path: &str, headers| served.ask(None, Method::GET, path, headers).await;
     assert_eq!(get("/metrics", GOOD).await.0, 200);
-    let asked = api.asked.lock().unwrap().clone();
+    let request = api.request.lock().unwrap().clone();
     let expected = json!({
         "user": "prometheus", "uid": "1", "groups": ["g"], "extra": {"e": ["v"]},
         "resourceAttributes": {
@@ -274,7 +274,7 @@ async fn tokens_and_access_are_reviewed_by_the_api() {
             "name": "n",
         },
     });
-    assert_eq!(asked, [json!({"token": "good"}), expected]);
+    assert_eq!(request, [json!({"token": "good"}), expected]);
     api.count();
     // Both answers are cached, and so are refusals.
     assert_eq!(get("/metrics/", GOOD).await.0, 200);
@@ -285,16 +285,16 @@ async fn tokens_and_access_are_reviewed_by_the_api() {
     let forbidden = "Forbidden (user=prometheus, verb=get, resource=nodes, \
                      subresource(s)=[configz proxy])";
     for _ in 0..2 {
-        let told = get("/configz", GOOD).await;
-        assert_eq!(told, (403, TEXT.to_owned(), forbidden.to_owned()));
+        let response = get("/configz", GOOD).await;
+        assert_eq!(response, (403, TEXT.to_owned(), forbidden.to_owned()));
     }
     assert_eq!(api.count(), 2);
     let path = "/exec/a/p/ok?output=1&command=a";
     assert_eq!(served.ask(None, Method::POST, path, GOOD).await.0, 403);
     assert_eq!(api.count(), 1);
     for _ in 0..2 {
-        let told = get("/metrics", BAD).await;
-        assert_eq!(told, (401, TEXT.to_owned(), "Unauthorized".to_owned()));
+        let response = get("/metrics", BAD).await;
+        assert_eq!(response, (401, TEXT.to_owned(), "Unauthorized".to_owned()));
     }
     assert_eq!(api.count(), 1);
     assert_eq!(get("/metrics", &[]).await.0, 401);
@@ -303,7 +303,7 @@ async fn tokens_and_access_are_reviewed_by_the_api() {
     // A certificate is preferred to a token, and its user is authorized by the API as well.
     let viewer = served.pair("viewer", "berth:viewers");
     assert_eq!(served.ask(Some(&viewer), Method::GET, "/metrics", GOOD).await.0, 403);
-    let groups = api.asked.lock().unwrap()[0]["groups"].clone();
+    let groups = api.request.lock().unwrap()[0]["groups"].clone();
     assert_eq!(groups, json!(["berth:viewers", "system:authenticated"]));
     api.count();
     let trusted = served.pair(API_SERVER, "x");
@@ -343,10 +343,10 @@ async fn failed_reviews_allow_nothing_and_are_not_cached() {
     let viewer = served.pair("viewer", "berth:viewers");
     for _ in 0..2 {
         assert_eq!(served.ask(None, Method::GET, "/metrics", GOOD).await.0, 401);
-        let told = served.ask(Some(&viewer), Method::GET, "/metrics", &[]).await;
+        let response = served.ask(Some(&viewer), Method::GET, "/metrics", &[]).await;
         let text =
             "Authorization error (user=viewer, verb=get, resource=nodes, subresource=metrics)";
-        assert_eq!(told, (500, TEXT.to_owned(), text.to_owned()));
+        assert_eq!(response, (500, TEXT.to_owned(), text.to_owned()));
     }
     assert_eq!(api.count(), 4);
 }
@@ -427,8 +427,8 @@ async fn refusals_have_upstreams_texts() {
         (Method::POST, "/portForward/a/p", &spdy, 500, "pod not found (\"p_a\")"),
         (Method::DELETE, "/pods", &[], 405, "405: Method Not Allowed"),
     ] {
-        let told = served.ask(Some(&pair), method, path, headers).await;
-        assert_eq!(told, (status, TEXT.to_owned(), text.to_owned()), "{path}");
+        let response = served.ask(Some(&pair), method, path, headers).await;
+        assert_eq!(response, (status, TEXT.to_owned(), text.to_owned()), "{path}");
     }
     // Without a runtime there is no stream.
     let path = "/exec/a/p/ok?output=1&command=a";

@@ -32,15 +32,15 @@ pub(super) fn is_ours(kind: &str) -> bool {
 pub(super) fn of(
     pod: &Pod,
     old: &PodStatus,
-    seen: &RuntimePod,
-    known: &StatusInputs,
+    observed: &RuntimePod,
+    inputs: &StatusInputs,
     new: &PodStatus,
 ) -> Vec<Condition> {
     let generation = pod.metadata.generation;
     let mut all: Vec<Condition> =
         old.conditions.iter().filter(|c| !is_ours(&c.kind)).cloned().collect();
-    if let Some(why) = known.end.as_ref().and_then(|end| end.disruption.as_ref()) {
-        let target = said(DISRUPTION_TARGET, true, "TerminationByKubelet", why.clone());
+    if let Some(why) = inputs.termination.as_ref().and_then(|cause| cause.disruption.as_ref()) {
+        let target = condition(DISRUPTION_TARGET, true, "TerminationByKubelet", why.clone());
         match all.iter_mut().find(|c| c.kind == DISRUPTION_TARGET) {
             Some(found) => *found = target,
             None => all.push(target),
@@ -48,24 +48,24 @@ pub(super) fn of(
     }
     let given = all.len();
     // A finished pod is not resized.
-    all.extend(resize(&known.resize).filter(|_| !new.phase.is_terminal()));
-    all.push(sandbox(pod, seen));
+    all.extend(resize(&inputs.resize).filter(|_| !new.phase.is_terminal()));
+    all.push(sandbox(pod, observed));
     all.push(initialized(pod, new));
     let containers = containers_ready(pod, new);
     all.push(ready(pod, &all[..given], &containers));
     all.push(containers);
-    all.push(said("PodScheduled", true, "", String::new()));
+    all.push(condition("PodScheduled", true, "", String::new()));
     for condition in all[given..].iter_mut().filter(|c| c.observed_generation == 0) {
         condition.observed_generation = generation;
     }
     if let Some(target) = all.iter_mut().find(|c| c.kind == DISRUPTION_TARGET) {
         target.observed_generation = generation;
     }
-    all.extend(restarting_all(pod, known, new.phase));
+    all.extend(restarting_all(pod, inputs, new.phase));
     all
 }
 
-fn said(kind: &str, status: bool, reason: &str, message: String) -> Condition {
+fn condition(kind: &str, status: bool, reason: &str, message: String) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status: if status { "True" } else { "False" }.to_owned(),
@@ -78,20 +78,20 @@ fn said(kind: &str, status: bool, reason: &str, message: String) -> Condition {
 fn resize(resize: &Resize) -> impl Iterator<Item = Condition> {
     let kinds =
         [("PodResizePending", &resize.pending), ("PodResizeInProgress", &resize.in_progress)];
-    kinds.into_iter().filter_map(|(kind, told)| {
-        let told = told.as_ref()?;
-        let condition = said(kind, true, &told.reason, told.message.clone());
-        Some(Condition { observed_generation: told.generation, ..condition })
+    kinds.into_iter().filter_map(|(kind, outcome)| {
+        let outcome = outcome.as_ref()?;
+        let condition = condition(kind, true, &outcome.reason, outcome.message.clone());
+        Some(Condition { observed_generation: outcome.generation, ..condition })
     })
 }
 
-fn sandbox(pod: &Pod, seen: &RuntimePod) -> Condition {
+fn sandbox(pod: &Pod, observed: &RuntimePod) -> Condition {
     const KIND: &str = "PodReadyToStartContainers";
-    let no = |message: &str| said(KIND, false, "PodSandboxNotReady", message.to_owned());
-    match (seen.sandboxes.is_empty(), crate::pods::sync_plan::sandbox_needed(pod, seen)) {
+    let no = |message: &str| condition(KIND, false, "PodSandboxNotReady", message.to_owned());
+    match (observed.sandboxes.is_empty(), crate::pods::sync_plan::sandbox_needed(pod, observed)) {
         (true, _) => no("no pod sandbox exists"),
         (false, Some(_)) => no("pod sandbox is not ready"),
-        (false, None) => said(KIND, true, "", String::new()),
+        (false, None) => condition(KIND, true, "", String::new()),
     }
 }
 
@@ -107,18 +107,18 @@ fn initialized(pod: &Pod, new: &PodStatus) -> Condition {
         lists.sort_in(&container.name, status.map(complete));
     }
     if new.phase == Phase::Succeeded && lists.unknown.is_empty() {
-        return said(KIND, true, "PodCompleted", String::new());
+        return condition(KIND, true, "PodCompleted", String::new());
     }
     let begun = |status: &ContainerStatus| {
         status.state.waiting.is_none() || status.last_state.terminated.is_some()
     };
     // An initialized pod stays initialized while init containers run again.
     if new.container_statuses.iter().any(begun) {
-        return said(KIND, true, "", String::new());
+        return condition(KIND, true, "", String::new());
     }
     match lists.render("incomplete") {
-        Some(message) => said(KIND, false, "ContainersNotInitialized", message),
-        None => said(KIND, true, "", String::new()),
+        Some(message) => condition(KIND, false, "ContainersNotInitialized", message),
+        None => condition(KIND, true, "", String::new()),
     }
 }
 
@@ -138,8 +138,8 @@ fn containers_ready(pod: &Pod, new: &PodStatus) -> Condition {
         return over;
     }
     match lists.render("unready") {
-        Some(message) => said(CONTAINERS_READY, false, "ContainersNotReady", message),
-        None => said(CONTAINERS_READY, true, "", String::new()),
+        Some(message) => condition(CONTAINERS_READY, false, "ContainersNotReady", message),
+        None => condition(CONTAINERS_READY, true, "", String::new()),
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) fn at_the_end(kind: &str, phase: Phase) -> Option<Condition> {
         Phase::Failed => "PodFailed",
         Phase::Pending | Phase::Running | Phase::Unknown => return None,
     };
-    Some(said(kind, false, reason, String::new()))
+    Some(condition(kind, false, reason, String::new()))
 }
 
 /// A pod is ready if its containers are and its readiness gates are true.
@@ -177,13 +177,13 @@ fn ready(pod: &Pod, given: &[Condition], containers: &Condition) -> Condition {
         })
         .collect();
     match problems.is_empty() {
-        true => said(READY, true, "", String::new()),
-        false => said(READY, false, "ReadinessGatesNotReady", problems.join(", ")),
+        true => condition(READY, true, "", String::new()),
+        false => condition(READY, false, "ReadinessGatesNotReady", problems.join(", ")),
     }
 }
 
 /// Set only for pods in which an exit can restart all containers.
-fn restarting_all(pod: &Pod, known: &StatusInputs, phase: Phase) -> Option<Condition> {
+fn restarting_all(pod: &Pod, inputs: &StatusInputs, phase: Phase) -> Option<Condition> {
     let can = pod.containers().any(|(_, container)| {
         container.restart_policy_rules.iter().any(|rule| rule.action == "RestartAllContainers")
     });
@@ -191,13 +191,13 @@ fn restarting_all(pod: &Pod, known: &StatusInputs, phase: Phase) -> Option<Condi
         return None;
     }
     let over = at_the_end(ALL_RESTARTING, phase);
-    Some(over.unwrap_or_else(|| match known.restarting_all {
+    Some(over.unwrap_or_else(|| match inputs.restarting_all {
         RestartingAll::Stopping => {
             let message = "container exited with restart policy rule".to_owned();
-            said(ALL_RESTARTING, true, "RestartAllContainersStarted", message)
+            condition(ALL_RESTARTING, true, "RestartAllContainersStarted", message)
         }
         RestartingAll::No | RestartingAll::Removed => {
-            said(ALL_RESTARTING, false, "", String::new())
+            condition(ALL_RESTARTING, false, "", String::new())
         }
     }))
 }

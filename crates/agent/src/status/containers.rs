@@ -42,11 +42,11 @@ pub(super) fn lost(message: &str) -> Terminated {
 pub(super) fn of(
     pod: &Pod,
     old: &PodStatus,
-    seen: &RuntimePod,
-    known: &StatusInputs,
+    observed: &RuntimePod,
+    inputs: &StatusInputs,
     new: &mut PodStatus,
 ) {
-    let view = View { pod, seen, known };
+    let view = View { pod, observed, inputs };
     let init = pod.spec.init_containers.iter();
     new.init_container_statuses = init
         .map(|container| {
@@ -68,8 +68,8 @@ fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'
 
 struct View<'a> {
     pod: &'a Pod,
-    seen: &'a RuntimePod,
-    known: &'a StatusInputs,
+    observed: &'a RuntimePod,
+    inputs: &'a StatusInputs,
 }
 
 impl View<'_> {
@@ -89,7 +89,7 @@ impl View<'_> {
         init: bool,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
-        let mut status = match self.seen.container(&container.name) {
+        let mut status = match self.observed.container(&container.name) {
             Some(found) => self.found(container, found, old),
             None => self.absent(container, old),
         };
@@ -116,13 +116,13 @@ impl View<'_> {
             },
             _ => self.state(found),
         };
-        let last_state = match self.seen.previous(&container.name) {
+        let last_state = match self.observed.previous(&container.name) {
             Some(previous) => self.state(previous),
             None => self.last_known(found, old),
         };
         // An exited container has no resources, so the requested ones are reported.
         let has = found.state != ContainerState::Exited;
-        let resources = self.known.actual.get(&found.id).filter(|_| has).cloned();
+        let resources = self.inputs.actual.get(&found.id).filter(|_| has).cloned();
         ContainerStatus {
             state,
             last_state,
@@ -152,7 +152,7 @@ impl View<'_> {
     fn absent(&self, container: &Container, old: Option<&ContainerStatus>) -> ContainerStatus {
         let mut status = self.blank(container);
         let Some(old) = old else { return status };
-        let restarting = self.known.restarting_all.is_under_way() && old.state.waiting.is_none();
+        let restarting = self.inputs.restarting_all.is_under_way() && old.state.waiting.is_none();
         if old.state.terminated.is_some() {
             status = old.clone();
         } else {
@@ -180,10 +180,10 @@ impl View<'_> {
             false => "PodInitializing",
         };
         let mut other = std::collections::BTreeMap::new();
-        if let Some(devices) = self.known.devices.get(&container.name) {
+        if let Some(devices) = self.inputs.devices.get(&container.name) {
             other.insert("allocatedResourcesStatus".to_owned(), devices.clone());
         }
-        if let Some(classes) = self.known.classes.get(&container.name) {
+        if let Some(classes) = self.inputs.classes.get(&container.name) {
             other.extend(super::class_field(classes));
         }
         ContainerStatus {
@@ -221,12 +221,12 @@ impl View<'_> {
         if self.pod.spec.ephemeral_containers.iter().any(|added| added.name == container.name) {
             return;
         }
-        let found = self.seen.container(&container.name);
+        let found = self.observed.container(&container.name);
         let done = init && found.is_some_and(RuntimeContainer::has_succeeded);
         if done || !self.is_to_start(container, found) {
             return;
         }
-        let Some(why) = self.known.waiting.get(&container.name) else { return };
+        let Some(why) = self.inputs.waiting.get(&container.name) else { return };
         let ended = std::mem::replace(&mut status.state, State::waiting(&why.reason, &why.message));
         if ended.terminated.is_some() {
             status.last_state = ended;
@@ -249,11 +249,13 @@ impl View<'_> {
     /// Sets the results of probes. A container without a probe is ready while it runs.
     fn probed(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
         let running = status.state.running.is_some();
-        let id = self.seen.container(&container.name).map(|found| &found.id);
-        let said = |answers: &std::collections::BTreeMap<RuntimeId, bool>, has_probe: bool| {
+        let id = self.observed.container(&container.name).map(|found| &found.id);
+        let probed_result = |answers: &std::collections::BTreeMap<RuntimeId, bool>,
+                             has_probe: bool| {
             id.and_then(|id| answers.get(id)).copied().unwrap_or(!has_probe)
         };
-        let started = running && said(&self.known.startup, container.startup_probe.is_some());
+        let started =
+            running && probed_result(&self.inputs.startup, container.startup_probe.is_some());
         status.started = Some(started);
         if init && !container.is_sidecar() {
             let ended_well = status.state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
@@ -261,13 +263,13 @@ impl View<'_> {
             let removed = status.state.waiting.as_ref().is_some_and(|w| w.reason == RESTARTING_ALL);
             status.ready = ended_well || (removed && status.ready);
         } else {
-            status.ready =
-                started && said(&self.known.readiness, container.readiness_probe.is_some());
+            status.ready = started
+                && probed_result(&self.inputs.readiness, container.readiness_probe.is_some());
         }
     }
 
     fn allocated(&self, container: &Container) -> Resources {
-        self.known.allocated.get(&container.name).cloned().unwrap_or_else(|| Resources {
+        self.inputs.allocated.get(&container.name).cloned().unwrap_or_else(|| Resources {
             limits: container.resources.limits.clone(),
             requests: container.resources.requests.clone(),
         })
@@ -277,7 +279,7 @@ impl View<'_> {
         // Read-only mounts report whether they are recursive.
         let recursive = match mount.recursive_read_only.as_deref() {
             Some("Enabled") => "Enabled",
-            Some("IfPossible") if self.known.recursive_read_only => "Enabled",
+            Some("IfPossible") if self.inputs.recursive_read_only => "Enabled",
             _ => "Disabled",
         };
         MountStatus {
@@ -290,7 +292,7 @@ impl View<'_> {
 
     /// Returns `containerd://` and the id.
     fn full_id(&self, id: &str) -> String {
-        format!("{}://{id}", self.known.runtime)
+        format!("{}://{id}", self.inputs.runtime)
     }
 }
 

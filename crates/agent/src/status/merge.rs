@@ -41,8 +41,8 @@ pub fn merge(
     new.conditions =
         old.conditions.iter().filter(|c| !conditions::is_ours(&c.kind)).cloned().collect();
     for condition in generated {
-        let told = condition.kind == DISRUPTION_TARGET && ending && !may_run;
-        if told || conditions::is_ours(&condition.kind) {
+        let is_disruption = condition.kind == DISRUPTION_TARGET && ending && !may_run;
+        if is_disruption || conditions::is_ours(&condition.kind) {
             new.set_condition(condition);
         }
     }
@@ -73,17 +73,17 @@ pub fn merge(
         }
     }
     new.start_time = old.start_time.clone().or(Some(now));
-    let told = std::mem::replace(&mut new.other, old.other);
-    new.other.extend(told);
+    let other = std::mem::replace(&mut new.other, old.other);
+    new.other.extend(other);
     fit_messages(pod, &mut new);
     Ok(new)
 }
 
 /// Returns the last reported status, with the fields of other writers from the API.
 #[must_use]
-pub fn carry(api: &Value, told: &PodStatus) -> Value {
+pub fn carry(api: &Value, status: &PodStatus) -> Value {
     let api = PodStatus::read(api);
-    let mut carried = told.clone();
+    let mut carried = status.clone();
     carried.conditions.retain(|condition| conditions::is_ours(&condition.kind));
     let of_others = api.conditions.into_iter().filter(|c| !conditions::is_ours(&c.kind));
     // Conditions of other writers come first, as in the written status.
@@ -94,7 +94,7 @@ pub fn carry(api: &Value, told: &PodStatus) -> Value {
 /// Returns true if the API differs from the last reported status in the fields that only the agent
 /// writes.
 #[must_use]
-pub fn is_overwritten(api: &Value, told: &PodStatus) -> bool {
+pub fn is_overwritten(api: &Value, status: &PodStatus) -> bool {
     let api = PodStatus::read(api);
     let ours = |status: &PodStatus| -> Vec<Condition> {
         let mut ours: Vec<Condition> =
@@ -102,10 +102,10 @@ pub fn is_overwritten(api: &Value, told: &PodStatus) -> bool {
         ours.sort_by(|a, b| a.kind.cmp(&b.kind));
         ours
     };
-    api.phase != told.phase
-        || ours(&api) != ours(told)
-        || api.container_statuses != told.container_statuses
-        || api.init_container_statuses != told.init_container_statuses
+    api.phase != status.phase
+        || ours(&api) != ours(status)
+        || api.container_statuses != status.container_statuses
+        || api.init_container_statuses != status.init_container_statuses
 }
 
 /// A finished pod is not ready, whatever the states of its containers.

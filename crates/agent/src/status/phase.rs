@@ -15,7 +15,7 @@ use crate::runtime::observed::RuntimePod;
 use crate::spec::{Container, Pod};
 
 /// `finished` is true if nothing of the pod runs or will run.
-pub(super) fn of(pod: &Pod, status: &PodStatus, seen: &RuntimePod, finished: bool) -> Phase {
+pub(super) fn of(pod: &Pod, status: &PodStatus, observed: &RuntimePod, finished: bool) -> Phase {
     let init = init_progress(pod, status);
     if init.failed {
         return Phase::Failed;
@@ -29,7 +29,7 @@ pub(super) fn of(pod: &Pod, status: &PodStatus, seen: &RuntimePod, finished: boo
         counts.app(pod, container, found);
     }
     // Once the app containers exist, a sidecar that restarts does not make the pod Pending.
-    let begun = pod.spec.containers.iter().any(|c| seen.container(&c.name).is_some());
+    let begun = pod.spec.containers.iter().any(|c| observed.container(&c.name).is_some());
     if init.pending || (counts.sidecars_pending && !begun) || counts.waiting > 0 {
         return Phase::Pending;
     }

@@ -35,14 +35,14 @@ const SOURCE: &str = "kubernetes.io/config.source";
 #[derive(Debug, Default)]
 pub struct PodCache {
     pods: RwLock<BTreeMap<String, CachedPod>>,
-    lives: Option<PodLifecycleMetrics>,
+    pod_lifecycle: Option<PodLifecycleMetrics>,
 }
 
 impl PodCache {
     /// Returns a cache that updates the metrics.
     #[must_use]
-    pub fn counted(lives: PodLifecycleMetrics) -> PodCache {
-        PodCache { lives: Some(lives), ..PodCache::default() }
+    pub fn with_metrics(pod_lifecycle: PodLifecycleMetrics) -> PodCache {
+        PodCache { pod_lifecycle: Some(pod_lifecycle), ..PodCache::default() }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, CachedPod>> {
@@ -54,26 +54,26 @@ impl PodCache {
     }
 
     /// Inserts or replaces a pod.
-    pub fn show(&self, uid: &str, text: Arc<str>) {
+    pub fn insert(&self, uid: &str, text: Arc<str>) {
         let mut pods = self.write();
         let shown = pods.entry(uid.to_owned()).or_default();
         shown.text = text;
         if shown.since.is_none() {
             shown.since = Some((Instant::now(), SystemClock.now()));
-            if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
-                lives.came(&pod);
+            if let (Some(pod_lifecycle), Some(pod)) = (&self.pod_lifecycle, shown.with_status()) {
+                pod_lifecycle.came(&pod);
             }
         }
     }
 
     /// Sets the status of a pod.
-    pub fn show_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
+    pub fn set_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
         if let Some(shown) = self.write().get_mut(uid) {
-            if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
+            if let (Some(pod_lifecycle), Some(pod)) = (&self.pod_lifecycle, shown.with_status()) {
                 let known = shown.since.map(|(since, _)| since.elapsed()).unwrap_or_default();
                 let pulling = shown.pulled.map(|(from, to)| to.saturating_duration_since(from));
                 let took = StartTiming { known, pulling: pulling.unwrap_or_default() };
-                lives.changed(&pod, &status, took, SystemClock.now());
+                pod_lifecycle.changed(&pod, &status, took, SystemClock.now());
             }
             (shown.status, shown.sandbox) = (Some(status), sandbox);
         }
@@ -89,7 +89,7 @@ impl PodCache {
 
     /// Returns how long a pod has been known.
     #[must_use]
-    pub fn known_for(&self, uid: &str) -> Option<Duration> {
+    pub fn age(&self, uid: &str) -> Option<Duration> {
         self.read().get(uid)?.since.map(|(since, _)| since.elapsed())
     }
 
@@ -100,7 +100,7 @@ impl PodCache {
     /// Returns the pods, each with its newest status.
     #[must_use]
     pub fn pods(&self) -> Vec<Value> {
-        self.read().values().filter_map(CachedPod::whole).collect()
+        self.read().values().filter_map(CachedPod::with_status).collect()
     }
 
     /// Returns one pod by name.
@@ -109,7 +109,7 @@ impl PodCache {
         let is_it = |pod: &Value| {
             pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name
         };
-        self.read().values().filter_map(CachedPod::whole).find(is_it)
+        self.read().values().filter_map(CachedPod::with_status).find(is_it)
     }
 
     /// Returns the ready sandbox of a pod, if it has one.
@@ -120,7 +120,7 @@ impl PodCache {
 }
 
 impl CachedPod {
-    fn whole(&self) -> Option<Value> {
+    fn with_status(&self) -> Option<Value> {
         let mut pod: Value = serde_json::from_str(&self.text).ok()?;
         if let Some(status) = &self.status {
             pod["status"] = status.clone();
@@ -152,20 +152,20 @@ mod tests {
 
     #[test]
     fn pods_are_shown_with_their_newest_status() {
-        let board = PodCache::default();
+        let pod_cache = PodCache::default();
         let pod = json!({"metadata": {"namespace": "a", "name": "b"}, "status": {"phase": "Old"}});
-        board.show_status("u", json!({}), None);
-        assert_eq!(board.pods(), [] as [Value; 0]);
-        board.show("u", pod.to_string().into());
-        assert_eq!(board.pod("a", "b").unwrap()["status"]["phase"], "Old");
-        board.show_status("u", json!({"phase": "New"}), Some("sandbox".to_owned()));
-        assert_eq!(board.pod("a", "b").unwrap()["status"]["phase"], "New");
-        assert_eq!(board.sandbox("u").as_deref(), Some("sandbox"));
-        assert_eq!(board.pod("a", "c"), None);
-        let annotations = board.pod("a", "b").unwrap()["metadata"]["annotations"].clone();
+        pod_cache.set_status("u", json!({}), None);
+        assert_eq!(pod_cache.pods(), [] as [Value; 0]);
+        pod_cache.insert("u", pod.to_string().into());
+        assert_eq!(pod_cache.pod("a", "b").unwrap()["status"]["phase"], "Old");
+        pod_cache.set_status("u", json!({"phase": "New"}), Some("sandbox".to_owned()));
+        assert_eq!(pod_cache.pod("a", "b").unwrap()["status"]["phase"], "New");
+        assert_eq!(pod_cache.sandbox("u").as_deref(), Some("sandbox"));
+        assert_eq!(pod_cache.pod("a", "c"), None);
+        let annotations = pod_cache.pod("a", "b").unwrap()["metadata"]["annotations"].clone();
         assert_eq!(annotations[SOURCE], "api");
         assert!(Timestamp::parse(annotations[SEEN].as_str().unwrap()).is_ok(), "{annotations}");
-        board.forget("u");
-        assert_eq!(board.sandbox("u"), None);
+        pod_cache.forget("u");
+        assert_eq!(pod_cache.sandbox("u"), None);
     }
 }

@@ -93,12 +93,12 @@ fn fill_requests(resources: &mut Value) {
 }
 
 /// The trace of one pod: the statuses in order, each with the one before it.
-struct Life<'a> {
+struct PodTrace<'a> {
     line: &'a Value,
     spec: Value,
 }
 
-impl Life<'_> {
+impl PodTrace<'_> {
     fn pod(&self, snapshot: &Value, before: &Value) -> Pod {
         let mut pod = self.spec.clone();
         let t = snapshot["t"].as_f64().unwrap();
@@ -112,8 +112,8 @@ impl Life<'_> {
         pod["metadata"]["generation"] = json!(status["observedGeneration"].as_i64().unwrap_or(0));
         // A status update that was in flight when the pod was deleted has the old generation.
         let generation = snapshot["generation"].as_i64().unwrap_or(1);
-        let seen = status["observedGeneration"].as_i64().unwrap_or(generation);
-        if snapshot["deleting"].is_object() && seen == generation {
+        let observed = status["observedGeneration"].as_i64().unwrap_or(generation);
+        if snapshot["deleting"].is_object() && observed == generation {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         if !self.line["mirror_pod"].is_null() || self.line["family"] == "static" {
@@ -129,7 +129,7 @@ impl Life<'_> {
 
 /// Derives the state of the runtime and the inputs of the worker from a status.
 fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (RuntimePod, StatusInputs) {
-    let mut known = StatusInputs {
+    let mut inputs = StatusInputs {
         runtime: "containerd".to_owned(),
         host_ips: status.host_ips.iter().map(|ip| ip.ip.clone()).collect(),
         ..StatusInputs::default()
@@ -143,7 +143,7 @@ fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (RuntimePod, StatusInpu
     for found in lists.into_iter().flatten() {
         let (_, container) = pod.container(&found.name).unwrap();
         containers.extend(seen_of(container, found));
-        learn(container, found, &mut known);
+        learn(container, found, &mut inputs);
     }
     let sandbox = status.condition("PodReadyToStartContainers");
     let ready = sandbox.is_some_and(Condition::is_true);
@@ -164,10 +164,10 @@ fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (RuntimePod, StatusInpu
     };
     // A deleted pod without a sandbox is finished at once.
     let over = pod.is_terminating() || PodStatus::read(&pod.status).phase.is_terminal();
-    known.finished = !ready && (!sandboxes.is_empty() || over);
-    remember_end(line, status, &mut known);
-    remember_resize(line, status, &mut known);
-    (RuntimePod::new(sandboxes, containers), known)
+    inputs.finished = !ready && (!sandboxes.is_empty() || over);
+    remember_end(line, status, &mut inputs);
+    remember_resize(line, status, &mut inputs);
+    (RuntimePod::new(sandboxes, containers), inputs)
 }
 
 fn seen_of(container: &Container, status: &ContainerStatus) -> Vec<RuntimeContainer> {
@@ -217,50 +217,52 @@ fn seen_of(container: &Container, status: &ContainerStatus) -> Vec<RuntimeContai
 }
 
 /// Derives the inputs of the worker about a container.
-fn learn(container: &Container, status: &ContainerStatus, known: &mut StatusInputs) {
+fn learn(container: &Container, status: &ContainerStatus, inputs: &mut StatusInputs) {
     let id = status.container_id.trim_start_matches("containerd://").to_owned();
     if container.readiness_probe.is_some() && status.state.running.is_some() {
-        known.readiness.insert(id.clone(), status.ready);
+        inputs.readiness.insert(id.clone(), status.ready);
     }
     if container.startup_probe.is_some() {
-        known.startup.insert(id, status.started == Some(true));
+        inputs.startup.insert(id, status.started == Some(true));
     }
     if let Some(devices) = status.other.get("allocatedResourcesStatus") {
-        known.devices.insert(container.name.clone(), devices.clone());
+        inputs.devices.insert(container.name.clone(), devices.clone());
     }
     let Some(waiting) = &status.state.waiting else { return };
     match waiting.reason.as_str() {
         "ContainerCreating" | "PodInitializing" => {}
-        "RestartingAllContainers" => known.restarting_all = RestartingAll::Removed,
+        "RestartingAllContainers" => inputs.restarting_all = RestartingAll::Removed,
         _ => {
-            known.waiting.insert(container.name.clone(), waiting.clone());
+            inputs.waiting.insert(container.name.clone(), waiting.clone());
         }
     }
 }
 
-fn remember_end(line: &Value, status: &PodStatus, known: &mut StatusInputs) {
+fn remember_end(line: &Value, status: &PodStatus, inputs: &mut StatusInputs) {
     // The kubelet reports the failure from this condition on.
     let failed = status.condition("Ready").is_some_and(|ready| ready.reason == "PodFailed");
     let snapshots = line["snapshots"].as_array().unwrap();
     let last = PodStatus::read(&snapshots.last().unwrap()["status"]);
     if failed && !last.reason.is_empty() {
         let disruption = last.condition("DisruptionTarget").map(|c| c.message.clone());
-        known.end =
+        inputs.termination =
             Some(TerminationCause { reason: last.reason, message: last.message, disruption });
     }
     if status.condition("AllContainersRestarting").is_some_and(Condition::is_true) {
-        known.restarting_all = RestartingAll::Stopping;
+        inputs.restarting_all = RestartingAll::Stopping;
     }
 }
 
-fn remember_resize(line: &Value, status: &PodStatus, known: &mut StatusInputs) {
-    let said = |kind: &str| {
+fn remember_resize(line: &Value, status: &PodStatus, inputs: &mut StatusInputs) {
+    let outcome = |kind: &str| {
         let condition = status.condition(kind)?;
         let (reason, message) = (condition.reason.clone(), condition.message.clone());
         Some(ResizeOutcome { reason, message, generation: condition.observed_generation })
     };
-    known.resize =
-        Resize { pending: said("PodResizePending"), in_progress: said("PodResizeInProgress") };
+    inputs.resize = Resize {
+        pending: outcome("PodResizePending"),
+        in_progress: outcome("PodResizeInProgress"),
+    };
     let steps = line["steps"].to_string();
     if line["family"] != "resize" && !steps.contains("resize") {
         return;
@@ -270,16 +272,16 @@ fn remember_resize(line: &Value, status: &PodStatus, known: &mut StatusInputs) {
         let Some(resources) = &found.resources else { continue };
         let requests = found.allocated_resources.clone();
         let limits = resources.limits.clone();
-        known.allocated.insert(found.name.clone(), Resources { limits, requests });
-        known.actual.insert(id, resources.clone());
+        inputs.allocated.insert(found.name.clone(), Resources { limits, requests });
+        inputs.actual.insert(id, resources.clone());
     }
     let requests = status.allocated_resources.clone();
-    known.pod_allocated = Some(Resources { requests, ..Resources::default() });
-    known.pod_actual = status.resources.clone();
+    inputs.pod_allocated = Some(Resources { requests, ..Resources::default() });
+    inputs.pod_actual = status.resources.clone();
 }
 
-fn tell(life: &Life<'_>, at: usize) -> Result<StatusSource, String> {
-    let snapshots = life.line["snapshots"].as_array().unwrap();
+fn find_source(trace: &PodTrace<'_>, at: usize) -> Result<StatusSource, String> {
+    let snapshots = trace.line["snapshots"].as_array().unwrap();
     let snapshot = &snapshots[at];
     let recorded = &snapshot["status"];
     let fresh = at == 0 || snapshots[at - 1]["incarnation"] != snapshot["incarnation"];
@@ -293,7 +295,7 @@ fn tell(life: &Life<'_>, at: usize) -> Result<StatusSource, String> {
         let given = foreign(recorded);
         all.splice(0..0, given);
     }
-    let pod = life.pod(snapshot, &before);
+    let pod = trace.pod(snapshot, &before);
     let now = Timestamp::new(SOME_TIME / 1_000_000_000, 0);
     let status = PodStatus::read(recorded);
     if recorded["containerStatuses"].is_null() {
@@ -302,11 +304,11 @@ fn tell(life: &Life<'_>, at: usize) -> Result<StatusSource, String> {
         let again = merge(&pod, rejected(&pod, &status.reason, bare), may_run, now).unwrap();
         return compare(&again, recorded, true).map(|()| StatusSource::Rejected);
     }
-    let (seen, known) = world(life.line, &pod, &status);
-    let generated = generate(&pod, &seen, &known);
-    let drop = recorded.to_string().contains(ARTEFACT) || known.finished;
+    let (observed, inputs) = world(trace.line, &pod, &status);
+    let generated = generate(&pod, &observed, &inputs);
+    let drop = recorded.to_string().contains(ARTEFACT) || inputs.finished;
     let written =
-        merge(&pod, generated.clone(), !known.finished, now).map_err(|e| e.to_string())?;
+        merge(&pod, generated.clone(), !inputs.finished, now).map_err(|e| e.to_string())?;
     let Err(first) = compare(&written, recorded, drop) else { return Ok(StatusSource::Generated) };
     if without(&written, recorded, "volumeMounts", drop) {
         return Ok(StatusSource::WithoutMounts);
@@ -318,7 +320,7 @@ fn tell(life: &Life<'_>, at: usize) -> Result<StatusSource, String> {
             return Ok(StatusSource::WithoutAddress);
         }
     }
-    if !known.finished {
+    if !inputs.finished {
         return Err(first);
     }
     let held = merge(&pod, generated, true, now).map_err(|e| e.to_string())?;
@@ -341,16 +343,16 @@ fn recorded_statuses_are_reproduced() {
     for line in lines("pods.jsonl.gz") {
         let Some(snapshots) = line["snapshots"].as_array() else { continue };
         let id = line["id"].as_str().unwrap();
-        let life = Life { line: &line, spec: defaulted(&line["manifest"]) };
+        let trace = PodTrace { line: &line, spec: defaulted(&line["manifest"]) };
         for (at, snapshot) in snapshots.iter().enumerate() {
             let t = snapshot["t"].as_f64().unwrap();
             let named = DIFFERENT.iter().any(|(line, time, _)| *line == id && *time == t);
-            let told = match tell(&life, at) {
-                Ok(told) if named => {
+            let source = match find_source(&trace, at) {
+                Ok(source) if named => {
                     wrong.push(format!("{id} at {t}: no longer different"));
-                    told
+                    source
                 }
-                Ok(told) => told,
+                Ok(source) => source,
                 Err(_) if !line["quirk"].is_null() => StatusSource::Quirk,
                 Err(_) if named => StatusSource::Different,
                 Err(why) => {
@@ -358,7 +360,7 @@ fn recorded_statuses_are_reproduced() {
                     StatusSource::Different
                 }
             };
-            *counts.entry(told).or_default() += 1;
+            *counts.entry(source).or_default() += 1;
         }
     }
     assert!(wrong.is_empty(), "{} differ; {counts:?}\n{}", wrong.len(), wrong.join("\n"));

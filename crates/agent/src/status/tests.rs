@@ -8,7 +8,7 @@ fn pod(value: Value) -> Pod {
 }
 
 /// A container `name=state`: `run`, `made`, `unknown`, or an exit code; attempts after a `#`.
-fn seen(text: &str) -> RuntimePod {
+fn observed(text: &str) -> RuntimePod {
     let containers = text.split(' ').filter(|word| !word.is_empty()).map(|word| {
         let (name, state) = word.split_once('=').unwrap();
         let (state, attempt) = state.split_once('#').unwrap_or((state, "0"));
@@ -47,7 +47,7 @@ fn seen(text: &str) -> RuntimePod {
     RuntimePod::new(vec![sandbox], containers.collect())
 }
 
-fn known() -> StatusInputs {
+fn inputs() -> StatusInputs {
     StatusInputs { runtime: "containerd".to_owned(), ..StatusInputs::default() }
 }
 
@@ -62,7 +62,7 @@ fn the_phase_follows_policy_rules_and_progress() {
             "containers": [{"name": "a"},
                 {"name": "b", "restartPolicy": policy, "restartPolicyRules": rule}],
         }}));
-        let status = generate(&pod, &seen(text), &StatusInputs { finished, ..known() });
+        let status = generate(&pod, &observed(text), &StatusInputs { finished, ..inputs() });
         assert_eq!(status.phase, phase, "{policy}: {text}, finished {finished}");
     };
     check("Always", "", false, Phase::Pending);
@@ -104,7 +104,7 @@ fn a_vanished_container_is_lost_and_keeps_the_phase() {
         if deleting {
             value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
-        let status = generate(&pod(value), &seen(""), &known());
+        let status = generate(&pod(value), &observed(""), &inputs());
         let container = &status.container_statuses[0];
         let end = container.last_state.terminated.as_ref().unwrap();
         assert_eq!((end.reason.as_str(), end.exit_code), ("ContainerStatusUnknown", 137));
@@ -118,7 +118,7 @@ fn a_vanished_container_is_lost_and_keeps_the_phase() {
 #[test]
 fn a_container_of_unknown_state_that_ran_has_ended() {
     let value = json!({"spec": {"containers": [{"name": "a"}]}, "status": running_before()});
-    let status = generate(&pod(value), &seen("a=unknown#2"), &known());
+    let status = generate(&pod(value), &observed("a=unknown#2"), &inputs());
     let container = &status.container_statuses[0];
     assert_eq!(container.state.terminated.as_ref().unwrap().exit_code, 137);
     assert_eq!(container.restart_count, 3);
@@ -130,7 +130,7 @@ fn only_containers_that_are_to_start_wait_for_a_reason() {
     let check = |policy: &str, exit: &str, waits: bool| {
         let value = json!({"spec": {"containers": [{"name": "a"}], "restartPolicy": policy}});
         let waiting = BTreeMap::from([("a".to_owned(), back_off.clone())]);
-        let status = generate(&pod(value), &seen(exit), &StatusInputs { waiting, ..known() });
+        let status = generate(&pod(value), &observed(exit), &StatusInputs { waiting, ..inputs() });
         let container = &status.container_statuses[0];
         let last = container.last_state.terminated.as_ref();
         assert_eq!(container.state.waiting.as_ref(), waits.then_some(&back_off), "{policy} {exit}");
@@ -148,12 +148,12 @@ fn containers_are_ready_only_after_their_probes_succeed() {
     let check = |startup: Option<bool>, readiness: Option<bool>, wanted: (bool, bool)| {
         let value = json!({"spec": {"containers": [probed]}});
         let answers = |answer: Option<bool>| answer.map(|a| ("a0".to_owned(), a)).into_iter();
-        let known = StatusInputs {
+        let inputs = StatusInputs {
             startup: answers(startup).collect(),
             readiness: answers(readiness).collect(),
-            ..known()
+            ..inputs()
         };
-        let status = generate(&pod(value), &seen("a=run"), &known);
+        let status = generate(&pod(value), &observed("a=run"), &inputs);
         let container = &status.container_statuses[0];
         assert_eq!((container.started.unwrap(), container.ready), wanted);
     };
@@ -171,7 +171,7 @@ fn a_readiness_gate_holds_until_its_condition_is_true() {
             "spec": {"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "g/x"}]},
             "status": {"conditions": conditions},
         }));
-        let status = generate(&pod, &seen("a=run"), &known());
+        let status = generate(&pod, &observed("a=run"), &inputs());
         let ready = status.condition("Ready").unwrap();
         assert_eq!((ready.message.as_str(), ready.is_true()), (message, message.is_empty()));
     };
@@ -197,11 +197,11 @@ fn merging_keeps_fields_of_other_writers_and_transition_times() {
             "nominatedNodeName": "n",
         },
     }));
-    let first = merge(&pod, generate(&pod, &seen(""), &known()), true, at(100)).unwrap();
+    let first = merge(&pod, generate(&pod, &observed(""), &inputs()), true, at(100)).unwrap();
     assert_eq!(first.start_time.as_deref(), Some("1970-01-01T00:01:40Z"));
     assert_eq!(first.other["nominatedNodeName"], "n");
     pod.status = serde_json::to_value(&first).unwrap();
-    let second = merge(&pod, generate(&pod, &seen("a=run"), &known()), true, at(200)).unwrap();
+    let second = merge(&pod, generate(&pod, &observed("a=run"), &inputs()), true, at(200)).unwrap();
     let changed = |kind: &str| second.condition(kind).unwrap().last_transition_time.clone();
     assert_eq!(changed("example.com/x").as_deref(), Some("t"));
     assert_eq!(changed("Initialized"), first.start_time);
@@ -216,7 +216,7 @@ fn a_pod_that_is_over_stays_over() {
         let pod = pod(json!({
             "spec": {"containers": [{"name": "a"}], "restartPolicy": "OnFailure"}, "status": old,
         }));
-        let status = generate(&pod, &seen(text), &known());
+        let status = generate(&pod, &observed(text), &inputs());
         let status = merge(&pod, status, false, at(1)).unwrap();
         assert_eq!((status.phase, status.reason.as_str()), (phase, reason));
         assert!(!status.condition("Ready").unwrap().is_true());
@@ -232,22 +232,22 @@ fn the_last_phase_waits_until_nothing_can_run() {
         "spec": {"containers": [{"name": "a"}], "restartPolicy": "Never"},
         "status": {"phase": "Running"},
     }));
-    let known = StatusInputs {
-        end: Some(TerminationCause {
+    let inputs = StatusInputs {
+        termination: Some(TerminationCause {
             reason: "Preempting".to_owned(),
             message: "m".to_owned(),
             disruption: Some("d".to_owned()),
         }),
-        ..known()
+        ..inputs()
     };
-    let new = generate(&pod, &seen("a=run"), &known);
+    let new = generate(&pod, &observed("a=run"), &inputs);
     let held = merge(&pod, new, true, at(1)).unwrap();
     assert_eq!((held.phase, held.reason.as_str()), (Phase::Running, ""));
     assert!(held.condition("DisruptionTarget").is_none());
     assert_eq!(held.condition("Ready").unwrap().reason, "PodFailed");
     pod.status = serde_json::to_value(&held).unwrap();
     // The same for a container that succeeded.
-    let new = generate(&pod, &seen("a=0"), &known);
+    let new = generate(&pod, &observed("a=0"), &inputs);
     let last = merge(&pod, new, false, at(2)).unwrap();
     assert_eq!((last.phase, last.reason.as_str()), (Phase::Failed, "Preempting"));
     let target = last.condition("DisruptionTarget").unwrap();
@@ -263,7 +263,7 @@ fn the_end_of_a_container_is_not_taken_back() {
                 {"name": "a", "state": {"terminated": {"exitCode": exit_code}}},
             ]},
         }));
-        let result = merge(&pod, generate(&pod, &seen("a=run#1"), &known()), true, at(1));
+        let result = merge(&pod, generate(&pod, &observed("a=run#1"), &inputs()), true, at(1));
         assert_eq!(result.is_err(), refused, "{policy} {exit_code}");
     };
     check("Always", 0, false);
@@ -295,9 +295,9 @@ fn messages_are_kept_to_what_fits() {
     let pod = pod(json!({"spec": {"containers": [
         {"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"},
     ]}}));
-    let mut had = seen("a=1 b=0 c=0 d=0");
+    let mut had = observed("a=1 b=0 c=0 d=0");
     had.containers.iter_mut().for_each(|container| container.message = "é".repeat(2000));
-    let status = merge(&pod, generate(&pod, &had, &known()), false, at(1)).unwrap();
+    let status = merge(&pod, generate(&pod, &had, &inputs()), false, at(1)).unwrap();
     let kept = status.container_statuses.iter().map(|s| s.state.terminated.as_ref().unwrap());
     assert!(kept.into_iter().all(|end| end.message.len() == 12 * 1024 / 4));
 }
@@ -310,7 +310,7 @@ fn a_host_network_pod_gets_all_addresses_of_the_node() {
             "spec": {"containers": [], "hostNetwork": true}, "status": {"podIPs": ips},
         }));
         let host_ips = host.iter().map(|ip| (*ip).to_owned()).collect();
-        let status = generate(&pod, &seen(""), &StatusInputs { host_ips, ..known() });
+        let status = generate(&pod, &observed(""), &StatusInputs { host_ips, ..inputs() });
         let got: Vec<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).collect();
         assert_eq!(got, wanted);
         assert_eq!(status.pod_ip, wanted.first().copied().unwrap_or_default());
@@ -331,12 +331,12 @@ fn effective_classes_are_reported_and_other_fields_kept() {
         name: name.to_owned(),
         class: class.to_owned(),
     };
-    let known = StatusInputs {
+    let inputs = StatusInputs {
         pod_classes: vec![class("example.com/net", "fast")],
         classes: BTreeMap::from([("a".to_owned(), vec![class("k8s.io/rdt", "gold")])]),
-        ..known()
+        ..inputs()
     };
-    let status = generate(&pod, &seen("a=run b=run"), &known);
+    let status = generate(&pod, &observed("a=run b=run"), &inputs);
     let status = serde_json::to_value(merge(&pod, status, true, at(1)).unwrap()).unwrap();
     assert_eq!(status["qosResources"], json!([{"name": "example.com/net", "class": "fast"}]));
     let containers = &status["containerStatuses"];
@@ -357,7 +357,7 @@ fn a_reported_exit_stays_when_the_pod_terminates() {
             "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": end,
         }]},
     });
-    let status = generate(&pod(value), &seen("a=1"), &known());
+    let status = generate(&pod(value), &observed("a=1"), &inputs());
     let container = &status.container_statuses[0];
     assert_eq!(container.state.terminated.as_ref().unwrap().container_id, "containerd://a0");
     let last = container.last_state.terminated.as_ref().unwrap();
@@ -370,8 +370,8 @@ fn a_pod_that_is_over_is_not_being_resized() {
     let check = |seen_now: &str, expected: bool| {
         let value = json!({"spec": {"containers": [{"name": "a"}], "restartPolicy": "Never"}});
         let resize = Resize { in_progress: Some(said.clone()), ..Resize::default() };
-        let known = StatusInputs { resize, ..known() };
-        let status = generate(&pod(value), &seen(seen_now), &known);
+        let inputs = StatusInputs { resize, ..inputs() };
+        let status = generate(&pod(value), &observed(seen_now), &inputs);
         assert_eq!(status.condition("PodResizeInProgress").is_some(), expected, "{seen_now}");
     };
     check("a=run", true);

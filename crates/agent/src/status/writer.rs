@@ -10,13 +10,16 @@ use client::kind::PODS;
 use client::{Client, Error, PatchKind};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
+use crate::observability::error_log::ErrorLog;
 use crate::observability::metrics::SyncMetrics;
 use crate::pods::static_pods::mirror::Mirrors;
+use crate::supervisor::{millis, restart_on_panic};
 
 mod merge_patch;
 
-use merge_patch::difference;
+use merge_patch::merge_patch;
 
 /// Minimum and maximum time between two attempts.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -34,6 +37,25 @@ pub struct Subject {
 }
 
 impl Subject {
+    fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Logs an error if it differs from that of the attempt before.
+    fn failed(&self, errors: &mut ErrorLog, error: &Error, wait: Duration) {
+        if errors.failed(error) {
+            let (pod, uid, retry_in_ms) = (self.full_name(), &self.uid, millis(wait));
+            warn!(pod, uid, %error, retry_in_ms, "failed to write the pod's status");
+        }
+    }
+
+    fn written(&self, errors: &mut ErrorLog) {
+        if let Some(failures) = errors.recovered() {
+            let (pod, uid) = (self.full_name(), &self.uid);
+            info!(pod, uid, failures, "wrote the pod's status again");
+        }
+    }
+
     /// Records that a status which waited since then was written.
     fn count(&self, since: Option<Instant>) {
         if let (Some(work), Some(since)) = (&self.work, since) {
@@ -70,40 +92,53 @@ impl StatusWriter {
     /// `before` is the status in the API.
     #[must_use]
     pub fn start(client: Client, subject: Subject, before: Value) -> StatusWriter {
-        let (newest, told) = watch::channel(PendingStatus::default());
+        let (newest, pending) = watch::channel(PendingStatus::default());
         let (done, written) = watch::channel(WriteProgress::UpTo(0));
         let mut subject = subject;
+        let task = format!("status writer of {}", subject.full_name());
         match subject.mirrors.take() {
-            None => tokio::spawn(write(client, subject, before, told, done)),
-            Some(mirrors) => tokio::spawn(show(client, subject, mirrors, told, done)),
-        };
+            None => {
+                let mut before = Some(before);
+                tokio::spawn(restart_on_panic(task, move || {
+                    let (client, subject, before) =
+                        (client.clone(), subject.clone(), before.take());
+                    write(client, subject, before, pending.clone(), done.clone())
+                }));
+            }
+            Some(mirrors) => {
+                tokio::spawn(restart_on_panic(task, move || {
+                    let (client, subject) = (client.clone(), subject.clone());
+                    show(client, subject, mirrors.clone(), pending.clone(), done.clone())
+                }));
+            }
+        }
         StatusWriter { newest, written }
     }
 
     /// Writes this status, unless a newer one replaces it first.
-    pub fn tell(&self, status: Value) {
+    pub fn set(&self, status: Value) {
         let written = *self.written.borrow();
-        self.newest.send_modify(|told| {
-            if told.status != status {
-                let waits = told.number > 0 && written != WriteProgress::UpTo(told.number);
-                let since = told.since.filter(|_| waits).or_else(|| Some(Instant::now()));
-                *told = PendingStatus { number: told.number + 1, status, since, found: None };
+        self.newest.send_modify(|pending| {
+            if pending.status != status {
+                let waits = pending.number > 0 && written != WriteProgress::UpTo(pending.number);
+                let since = pending.since.filter(|_| waits).or_else(|| Some(Instant::now()));
+                *pending = PendingStatus { number: pending.number + 1, status, since, found: None };
             }
         });
     }
 
     /// Another writer changed the status: the last status is written again. While a write is pending, the
     /// observed status is most likely only older.
-    pub fn found(&self, found: Value) {
+    pub fn overwritten_by_other(&self, found: Value) {
         let written = *self.written.borrow();
-        self.newest.send_if_modified(|told| {
-            let is_news = told.number > 0 && written == WriteProgress::UpTo(told.number);
-            if is_news {
-                told.number += 1;
-                told.since = Some(Instant::now());
-                told.found = Some(found);
+        self.newest.send_if_modified(|pending| {
+            let is_new = pending.number > 0 && written == WriteProgress::UpTo(pending.number);
+            if is_new {
+                pending.number += 1;
+                pending.since = Some(Instant::now());
+                pending.found = Some(found);
             }
-            is_news
+            is_new
         });
     }
 
@@ -120,17 +155,23 @@ impl StatusWriter {
     }
 }
 
+/// Writes the status of a pod. `before` is the status in the API, which is read if `None`.
 async fn write(
     client: Client,
     subject: Subject,
-    mut before: Value,
-    mut told: watch::Receiver<PendingStatus>,
+    before: Option<Value>,
+    mut pending: watch::Receiver<PendingStatus>,
     done: watch::Sender<WriteProgress>,
 ) {
-    let (mut wait, mut tried) = (WAITS.0, 0);
-    while told.changed().await.is_ok() {
+    let mut before = match before {
+        Some(before) => before,
+        None => current(&client, &subject).await.ok().flatten().unwrap_or_default(),
+    };
+    let (mut wait, mut tried, mut errors) = (WAITS.0, 0, ErrorLog::default());
+    while pending.changed().await.is_ok() {
         loop {
-            let PendingStatus { number, status, since, found } = told.borrow_and_update().clone();
+            let PendingStatus { number, status, since, found } =
+                pending.borrow_and_update().clone();
             // Only at the first attempt: later ones read the status again.
             if let Some(found) = found.filter(|_| number != tried) {
                 before = found;
@@ -138,6 +179,7 @@ async fn write(
             tried = number;
             match patch(&client, &subject, &before, &status).await {
                 Ok(()) => {
+                    subject.written(&mut errors);
                     (before, wait) = (status, WAITS.0);
                     subject.count(since);
                     done.send_replace(WriteProgress::UpTo(number));
@@ -147,7 +189,8 @@ async fn write(
                     done.send_replace(WriteProgress::Gone);
                     return;
                 }
-                Err(_) => {
+                Err(error) => {
+                    subject.failed(&mut errors, &error, wait);
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(WAITS.1);
                     // The API may have another status, or another pod of the same name.
@@ -170,14 +213,14 @@ async fn show(
     client: Client,
     subject: Subject,
     mut mirrors: watch::Receiver<Arc<Mirrors>>,
-    mut told: watch::Receiver<PendingStatus>,
+    mut pending: watch::Receiver<PendingStatus>,
     done: watch::Sender<WriteProgress>,
 ) {
-    let (mut wait, mut written) = (WAITS.0, 0);
+    let (mut wait, mut written, mut errors) = (WAITS.0, 0, ErrorLog::default());
     // The last mirror pod, and its status.
     let mut last: Option<(Subject, Value)> = None;
     loop {
-        let PendingStatus { number, status, since, .. } = told.borrow_and_update().clone();
+        let PendingStatus { number, status, since, .. } = pending.borrow_and_update().clone();
         let uid = mirrors.borrow_and_update().showing(&subject.uid).map(str::to_owned);
         let mut failed = false;
         if let Some(uid) = uid.filter(|_| number > 0) {
@@ -192,6 +235,7 @@ async fn show(
             };
             match patch(&client, &mirror, &before, &status).await {
                 Ok(()) => {
+                    mirror.written(&mut errors);
                     mirror.count(since.filter(|_| written != number));
                     written = number;
                     (last, wait) = (Some((mirror, status)), WAITS.0);
@@ -199,7 +243,10 @@ async fn show(
                 }
                 // The next mirror pod arrives over the channel.
                 Err(error) if is_final(&error) => {}
-                Err(_) => failed = true,
+                Err(error) => {
+                    mirror.failed(&mut errors, &error, wait);
+                    failed = true;
+                }
             }
         }
         let again = async {
@@ -209,7 +256,7 @@ async fn show(
             }
         };
         tokio::select! {
-            changed = told.changed() => if changed.is_err() { return },
+            changed = pending.changed() => if changed.is_err() { return },
             changed = mirrors.changed() => if changed.is_err() { return },
             () = again => wait = (wait * 2).min(WAITS.1),
         }
@@ -229,7 +276,7 @@ async fn patch(
 ) -> Result<(), Error> {
     let empty = Map::new();
     let (old, new) = (before.as_object().unwrap_or(&empty), status.as_object().unwrap_or(&empty));
-    let changes = difference(old, new);
+    let changes = merge_patch(old, new);
     if changes.is_empty() {
         return Ok(());
     }

@@ -243,7 +243,7 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let mut berth = Berth::start(one_to_be_had).await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
-    assert_eq!(reconcile::check(&berth.context).await.repaired, 0);
+    assert_eq!(reconcile::reconcile_all(&berth.context).await.repaired, 0);
 
     let file = cpuset_of(owner).join("cpuset.cpus");
     for time in 1..=3 {
@@ -251,7 +251,7 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
         assert_eq!(allowed(owner), others);
         let outside = reconcile::audit(&berth.context).await.outside;
         assert_eq!(outside.len(), 1, "{outside:?}");
-        let checked = reconcile::check(&berth.context).await;
+        let checked = reconcile::reconcile_all(&berth.context).await;
         assert_eq!((checked.repaired, checked.wrong), (1, 0), "{time}: {checked:?}");
         assert_eq!((allowed(owner), cpus_in(&cpuset_of(owner))), (own.clone(), Some(own.clone())));
     }
@@ -269,7 +269,7 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let state = berth.settings.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
-    reconcile::check(&berth.context).await;
+    reconcile::reconcile_all(&berth.context).await;
     assert_eq!(std::fs::read_to_string(&state).unwrap(), text);
     clean(&berth).await;
     berth.delete("own").await;
@@ -291,8 +291,8 @@ async fn a_container_may_hold_its_own_threads_to_less() {
         (allowed(child) == first).then_some(child)
     })
     .await;
-    let checked = reconcile::check(&berth.context).await;
-    assert_eq!((checked.looked, checked.repaired, checked.wrong), (1, 0, 0));
+    let checked = reconcile::reconcile_all(&berth.context).await;
+    assert_eq!((checked.checked, checked.repaired, checked.wrong), (1, 0, 0));
     assert_eq!((allowed(shell), allowed(narrowed)), (all, first));
     clean(&berth).await;
     berth.delete("narrow").await;
@@ -332,7 +332,7 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     };
     let gone = ghost("11111111-2222-3333-4444-555555555555");
     {
-        let mut book = context.book();
+        let mut book = context.ledger();
         let placement = book.plan(&placement_demand(&gone)).unwrap();
         book.commit(placement).unwrap();
         assert!(!book.shared().contains(own.first().unwrap()));
@@ -352,16 +352,16 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     std::fs::write(procs, sleeper.id().to_string()).unwrap();
 
     let report = reconcile::audit(&context).await;
-    assert_eq!(report.booked_for_nobody, std::slice::from_ref(&gone.metadata.uid));
-    let left: BTreeSet<String> = report.left_cgroups.into_iter().collect();
+    assert_eq!(report.unknown_holders, std::slice::from_ref(&gone.metadata.uid));
+    let left: BTreeSet<String> = report.leftover_cgroups.into_iter().collect();
     assert_eq!(left, [path.clone(), theirs.clone()].into());
-    assert_eq!(report.left_directories.len(), 2, "{:?}", report.left_directories);
+    assert_eq!(report.leftover_directories.len(), 2, "{:?}", report.leftover_directories);
     housekeeping::sweep(&context).await;
     let report = reconcile::audit(&context).await;
-    assert_eq!(report.left_cgroups, std::slice::from_ref(&theirs));
-    assert!(report.booked_for_nobody.is_empty() && report.left_directories.is_empty());
+    assert_eq!(report.leftover_cgroups, std::slice::from_ref(&theirs));
+    assert!(report.unknown_holders.is_empty() && report.leftover_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));
-    assert_eq!(context.book().shared(), all);
+    assert_eq!(context.ledger().shared(), all);
     assert!(sleeper.try_wait().unwrap().is_none(), "somebody else's process was ended");
 
     assert_eq!((process(&context, &here).await, allowed(pid)), (pid, all));

@@ -40,7 +40,7 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
     // It starts all the same.
     berth.until("own", |pod| phase(pod) == "Running").await;
     for _ in 0..2 {
-        let checked = reconcile::check(&berth.context).await;
+        let checked = reconcile::reconcile_all(&berth.context).await;
         assert_eq!((checked.wrong, checked.repaired), (1, 0), "{checked:?}");
     }
     let start = format!("Container c has CPUs {all} instead of {own} and cannot be put there");

@@ -33,7 +33,7 @@ pub(crate) struct Berth {
     /// The agent's.
     pub(crate) context: Arc<AgentContext>,
     stop: watch::Sender<Option<Pods>>,
-    running: Option<JoinHandle<()>>,
+    running: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Berth {
@@ -161,14 +161,14 @@ impl Berth {
     pub(crate) async fn end(&mut self) {
         self.stop.send_replace(Some(Pods::RunOn));
         if let Some(running) = self.running.take() {
-            running.await.unwrap();
+            running.await.unwrap().unwrap();
         }
     }
 }
 
 async fn begin(
     settings: &Settings,
-) -> (Client, Arc<AgentContext>, watch::Sender<Option<Pods>>, JoinHandle<()>) {
+) -> (Client, Arc<AgentContext>, watch::Sender<Option<Pods>>, JoinHandle<anyhow::Result<()>>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::agent::ShutdownMode;
+use agent::supervisor::TaskError;
 use anyhow::{Context as _, Result, anyhow};
 use client::kind::{NODES, PODS};
 use client::{Client, DeleteOptions};
@@ -131,7 +132,7 @@ pub(super) struct Stage {
     relay: Relay,
     place: Endpoint,
     door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
-    agent: Option<(watch::Sender<Option<ShutdownMode>>, JoinHandle<()>)>,
+    agent: Option<(watch::Sender<Option<ShutdownMode>>, JoinHandle<Result<(), TaskError>>)>,
     server: (watch::Sender<bool>, JoinHandle<()>),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,

@@ -24,11 +24,11 @@ pub struct AuditReport {
     /// Running containers that are not tracked, by runtime id.
     pub untracked: Vec<RuntimeId>,
     /// UIDs in the ledger without a pod.
-    pub booked_for_nobody: Vec<String>,
+    pub unknown_holders: Vec<String>,
     /// Cgroups without a pod.
-    pub left_cgroups: Vec<String>,
+    pub leftover_cgroups: Vec<String>,
     /// Directories and log directories without a pod.
-    pub left_directories: Vec<String>,
+    pub leftover_directories: Vec<String>,
     /// Parts of the node that could not be checked.
     pub unseen: Vec<String>,
 }
@@ -37,7 +37,7 @@ pub struct AuditReport {
 #[serde(rename_all = "camelCase")]
 pub struct SharedExclusiveCpu {
     pub cpu: CpuId,
-    /// `uid/container`, or `the shared pool`.
+    /// `uid/container`, or `the shared cpuset_tracker`.
     pub holders: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub async fn audit(context: &AgentContext) -> AuditReport {
     let mut report = AuditReport::default();
     let surveyed = survey(context).await;
     let running: Vec<TrackedContainer> = surveyed.iter().map(|(entry, _)| entry.clone()).collect();
-    report.held_twice = held_twice(context.book().ledger(), &running);
+    report.held_twice = held_twice(context.ledger().contents(), &running);
     for (entry, findings) in surveyed {
         if !findings.is_empty() {
             let TrackedContainer { pod_uid, container, .. } = entry;
@@ -72,7 +72,7 @@ pub async fn audit(context: &AgentContext) -> AuditReport {
         Ok(summaries) => {
             let containers = summaries.values().flat_map(|summary| &summary.containers);
             let running = containers.filter(|(_, of)| of.state == ContainerState::Running);
-            let tracked = context.pool.all();
+            let tracked = context.cpuset_tracker.all();
             let untracked = running.map(|(id, _)| id).filter(|id| !tracked.contains_key(*id));
             report.untracked = untracked.cloned().collect();
         }
@@ -80,10 +80,10 @@ pub async fn audit(context: &AgentContext) -> AuditReport {
     }
     match housekeeping::left(context).await {
         Some(left) => {
-            report.booked_for_nobody = left.booked.into_iter().collect();
-            report.left_cgroups = left.cgroups.into_values().collect();
+            report.unknown_holders = left.booked.into_iter().collect();
+            report.leftover_cgroups = left.cgroups.into_values().collect();
             let logs = left.logs.into_values().map(|path| path.display().to_string());
-            report.left_directories = left.directories.into_iter().chain(logs).collect();
+            report.leftover_directories = left.directories.into_iter().chain(logs).collect();
         }
         None => report.unseen.push("what pods that are gone left behind".to_owned()),
     }
@@ -110,22 +110,26 @@ pub(super) fn held_twice(ledger: &Ledger, running: &[TrackedContainer]) -> Vec<S
             holders.insert(SHARED.to_owned(), SHARED.to_owned());
         }
     }
-    let mut told: BTreeMap<CpuId, Vec<String>> = BTreeMap::new();
-    for entry in running.iter().filter(|entry| entry.placed.exclusive) {
-        for cpu in &entry.placed.cpus {
-            told.entry(cpu).or_default().push(format!("{}/{}", entry.pod_uid, entry.container));
+    let mut allocated: BTreeMap<CpuId, Vec<String>> = BTreeMap::new();
+    for entry in running.iter().filter(|entry| entry.affinity.exclusive) {
+        for cpu in &entry.affinity.cpus {
+            allocated
+                .entry(cpu)
+                .or_default()
+                .push(format!("{}/{}", entry.pod_uid, entry.container));
         }
     }
-    for entry in running.iter().filter(|entry| !entry.placed.exclusive) {
-        for cpu in &entry.placed.cpus {
-            if let Some(holders) = told.get_mut(&cpu) {
+    for entry in running.iter().filter(|entry| !entry.affinity.exclusive) {
+        for cpu in &entry.affinity.cpus {
+            if let Some(holders) = allocated.get_mut(&cpu) {
                 holders.push(format!("{}/{}", entry.pod_uid, entry.container));
             }
         }
     }
     let of_book = booked.into_iter().map(|(cpu, of)| (cpu, of.into_values().collect()));
     let mut twice: BTreeMap<CpuId, Vec<String>> = BTreeMap::new();
-    for (cpu, holders) in of_book.chain(told).filter(|(_, of): &(_, Vec<String>)| of.len() > 1) {
+    for (cpu, holders) in of_book.chain(allocated).filter(|(_, of): &(_, Vec<String>)| of.len() > 1)
+    {
         twice.entry(cpu).or_default().extend(holders);
     }
     let held = |(cpu, mut holders): (CpuId, Vec<String>)| {

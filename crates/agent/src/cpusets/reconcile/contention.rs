@@ -76,15 +76,15 @@ const PLUGINS: [&str; 3] = ["nri-resource-po", "nri-plugin-cpu", "cri-resmgr"];
 
 /// Returns the contenders that could have moved a container with these CPUs.
 #[must_use]
-pub fn contenders(told: &CpuSet, around: &HostObservation) -> Vec<Contender> {
-    let others = around.processes.iter().filter(|process| process.pid != around.own_pid);
+pub fn contenders(allocated: &CpuSet, host: &HostObservation) -> Vec<Contender> {
+    let others = host.processes.iter().filter(|process| process.pid != host.own_pid);
     let mut found: Vec<Contender> = others.filter_map(contender).collect();
-    found.extend(around.changed_files.iter().cloned().map(Contender::StateFile));
-    let narrow = around.above.iter().find(|(_, cpus)| !told.is_subset(cpus));
+    found.extend(host.changed_files.iter().cloned().map(Contender::StateFile));
+    let narrow = host.above.iter().find(|(_, cpus)| !allocated.is_subset(cpus));
     if let Some((cgroup, cpus)) = narrow {
         found.push(Contender::Above { cgroup: cgroup.clone(), cpus: cpus.clone() });
     }
-    if let (Some(first), Some(online)) = (&around.first, &around.online)
+    if let (Some(first), Some(online)) = (&host.first, &host.online)
         && !online.is_subset(first)
     {
         found.push(Contender::First { cpus: first.clone() });

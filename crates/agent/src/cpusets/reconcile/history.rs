@@ -26,7 +26,7 @@ pub struct ReconcileHistory {
     /// Modification times of the kubelet's state files at the first check.
     pub(super) files: Option<BTreeMap<PathBuf, Option<SystemTime>>>,
     /// The event that nothing can be checked was recorded.
-    pub(super) said_blind: bool,
+    pub(super) reported_blind: bool,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct RepairHistory {
     /// The checks that repaired the container.
     repairs: Vec<u64>,
     /// The last recorded problem that could not be repaired.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl ReconcileHistory {
@@ -63,32 +63,32 @@ impl ReconcileHistory {
 
     /// Records that the container matched its allocation.
     pub fn right(&mut self, id: &RuntimeId) {
-        let past = self.past(id);
-        (past.was_right, past.told) = (true, None);
+        let record = self.past(id);
+        (record.was_right, record.reported) = (true, None);
     }
 
     /// Returns true if the container ever matched its allocation.
     #[must_use]
     pub fn was_right(&self, id: &RuntimeId) -> bool {
-        self.containers.get(id).is_some_and(|past| past.was_right)
+        self.containers.get(id).is_some_and(|record| record.was_right)
     }
 
     /// Records a repair. Returns the contention if repairs are too frequent.
     pub fn repaired(&mut self, id: &RuntimeId) -> Option<Contention> {
         let now = self.checks;
-        let past = self.past(id);
-        (past.was_right, past.told) = (true, None);
-        past.repairs.retain(|check| check + WITHIN > now);
-        past.repairs.push(now);
-        let times = past.repairs.len();
+        let record = self.past(id);
+        (record.was_right, record.reported) = (true, None);
+        record.repairs.retain(|check| check + WITHIN > now);
+        record.repairs.push(now);
+        let times = record.repairs.len();
         (times >= OFTEN).then_some(Contention { times, checks: WITHIN })
     }
 
     /// Records a problem that cannot be repaired. Returns true if it is new.
     pub fn stays(&mut self, id: &RuntimeId, what: &str) -> bool {
-        let past = self.past(id);
-        let news = past.told.as_deref() != Some(what);
-        past.told = Some(what.to_owned());
-        news
+        let record = self.past(id);
+        let is_new = record.reported.as_deref() != Some(what);
+        record.reported = Some(what.to_owned());
+        is_new
     }
 }

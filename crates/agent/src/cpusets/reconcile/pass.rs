@@ -18,7 +18,7 @@ use serde::Deserialize;
 use tracing::{info, warn};
 
 use super::contention::{self, Contender};
-use super::{Finding, ReconcileHistory, findings, said};
+use super::{Finding, ReconcileHistory, findings, reported_findings};
 use crate::context::AgentContext;
 use crate::cpusets::tracker::TrackedContainer;
 use crate::observability::events::AgentEvent;
@@ -32,7 +32,7 @@ const LEAST_PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassSummary {
     /// Number of checked containers.
-    pub looked: usize,
+    pub checked: usize,
     pub repaired: usize,
     /// Containers that had not followed the shared pool yet.
     pub moved: usize,
@@ -45,20 +45,20 @@ pub struct PassSummary {
 }
 
 /// Checks every period as long as it is polled. The first check is after one period.
-pub async fn keep(context: Arc<AgentContext>, period: Duration) {
+pub async fn run(context: Arc<AgentContext>, period: Duration) {
     let period = period.max(LEAST_PERIOD);
     let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
-        check(&context).await;
+        reconcile_all(&context).await;
     }
 }
 
 /// Checks all containers now.
-pub async fn check(context: &AgentContext) -> PassSummary {
-    let mut history = context.truth.lock().await;
-    let entries = context.pool.all();
+pub async fn reconcile_all(context: &AgentContext) -> PassSummary {
+    let mut history = context.reconcile_history.lock().await;
+    let entries = context.cpuset_tracker.all();
     history.begin(entries.keys());
     let root = context.volumes.root().to_owned();
     let (online, stamps) = blocking(move || (contention::online(), contention::stamps(&root)))
@@ -68,7 +68,7 @@ pub async fn check(context: &AgentContext) -> PassSummary {
     let mut files: Vec<PathBuf> =
         stamps.iter().filter(|(path, at)| before.get(*path) != Some(*at)).map(first).collect();
     files.extend(restore_files(context));
-    let mut round = ReconcilePass {
+    let mut pass = ReconcilePass {
         context,
         history: &mut history,
         online,
@@ -76,11 +76,11 @@ pub async fn check(context: &AgentContext) -> PassSummary {
         checked: PassSummary::default(),
     };
     for id in entries.keys() {
-        round.look_at(id).await;
+        pass.look_at(id).await;
     }
-    let ReconcilePass { checked, .. } = round;
-    if checked.blind > 0 && !history.said_blind {
-        history.said_blind = true;
+    let ReconcilePass { checked, .. } = pass;
+    if checked.blind > 0 && !history.reported_blind {
+        history.reported_blind = true;
         let containers = checked.blind;
         warn!(containers, "cannot read effective cpusets from the kernel or the runtime");
     }
@@ -89,18 +89,18 @@ pub async fn check(context: &AgentContext) -> PassSummary {
 
 /// Returns all running containers with their differences. Changes nothing.
 pub(super) async fn survey(context: &AgentContext) -> Vec<(TrackedContainer, Vec<Finding>)> {
-    let mut history = context.truth.lock().await;
+    let mut history = context.reconcile_history.lock().await;
     let online = blocking(contention::online).await.flatten();
     let checked = PassSummary::default();
-    let mut round =
+    let mut pass =
         ReconcilePass { context, history: &mut history, online, files: Vec::new(), checked };
     let mut found = Vec::new();
-    for id in context.pool.all().keys() {
-        let _still = context.pool.stand_still().await;
-        let view = round.view(id).await;
-        let Some(entry) = context.pool.entry(id) else { continue };
+    for id in context.cpuset_tracker.all().keys() {
+        let _still = context.cpuset_tracker.lock().await;
+        let view = pass.view(id).await;
+        let Some(entry) = context.cpuset_tracker.entry(id) else { continue };
         if !matches!(view, View::Gone | View::Still) {
-            let findings = round.findings(&context.place(&entry), &view);
+            let findings = pass.findings(&context.affinity(&entry), &view);
             found.push((entry, findings));
         }
     }
@@ -110,16 +110,16 @@ pub(super) async fn survey(context: &AgentContext) -> Vec<(TrackedContainer, Vec
 /// Returns the CPUs that the tracked containers may use, where they can be read. Containers that may use
 /// any CPU are left out.
 pub async fn cpus_in_use(context: &AgentContext) -> CpusInUse {
-    let mut history = context.truth.lock().await;
+    let mut history = context.reconcile_history.lock().await;
     let checked = PassSummary::default();
-    let mut round =
+    let mut pass =
         ReconcilePass { context, history: &mut history, online: None, files: Vec::new(), checked };
     let mut in_use = CpusInUse::new();
-    for (id, entry) in context.pool.all() {
-        let cpus = match round.view(&id).await {
+    for (id, entry) in context.cpuset_tracker.all() {
+        let cpus = match pass.view(&id).await {
             View::InForce(found) => found.cpus,
-            View::Said(says) => {
-                let linux = says.linux.unwrap_or_default();
+            View::Reported(resources) => {
+                let linux = resources.linux.unwrap_or_default();
                 CpuSet::parse(&linux.cpuset_cpus).unwrap_or_default()
             }
             View::Gone | View::Still | View::Blind => continue,
@@ -138,14 +138,14 @@ fn first<T: Clone, U>((one, _): (&T, U)) -> T {
 
 /// Rewrites state files that another program changed. Returns their paths.
 fn restore_files(context: &AgentContext) -> Vec<PathBuf> {
-    let mut book = context.book();
-    let altered = book.altered();
+    let mut ledger = context.ledger();
+    let altered = ledger.altered();
     for path in &altered {
         warn!(path = %path.display(), "another program wrote the state file; rewriting it");
         context.metrics.repaired.increment(&["state"]);
     }
     if !altered.is_empty()
-        && let Err(error) = book.rewrite()
+        && let Err(error) = ledger.rewrite()
     {
         warn!(%error, "failed to rewrite the state file");
     }
@@ -159,7 +159,7 @@ enum View {
     /// It does not run.
     Still,
     Blind,
-    Said(Box<v1::ContainerResources>),
+    Reported(Box<v1::ContainerResources>),
     InForce(Box<InForce>),
 }
 
@@ -176,51 +176,53 @@ struct ReconcilePass<'a> {
 impl ReconcilePass<'_> {
     async fn look_at(&mut self, id: &RuntimeId) {
         let context = self.context;
-        let _still = context.pool.stand_still().await;
-        let Some(entry) = context.pool.entry(id) else { return };
-        if is_anywhere(&context.place(&entry)) && is_anywhere(&entry.placed) {
+        let _still = context.cpuset_tracker.lock().await;
+        let Some(entry) = context.cpuset_tracker.entry(id) else { return };
+        if is_anywhere(&context.affinity(&entry)) && is_anywhere(&entry.affinity) {
             return;
         }
         let view = self.view(id).await;
         // Read the allocation only now: it may have changed before the container started.
-        let Some(entry) = context.pool.entry(id) else { return };
-        let want = context.place(&entry);
+        let Some(entry) = context.cpuset_tracker.entry(id) else { return };
+        let want = context.affinity(&entry);
         match &view {
             View::Still => return,
             View::Blind => {
                 self.checked.blind += 1;
-                if entry.placed != want {
+                if entry.affinity != want {
                     self.follow(id, want).await;
                 }
                 return;
             }
             View::Gone => {
-                context.pool.leave(id);
+                context.cpuset_tracker.unregister(id);
                 context.metrics.repaired.increment(&["gone"]);
                 self.checked.gone += 1;
                 info!(id, container = entry.container, "another program removed a container");
                 return;
             }
-            View::Said(_) | View::InForce(_) => {}
+            View::Reported(_) | View::InForce(_) => {}
         }
-        self.checked.looked += 1;
+        self.checked.checked += 1;
         let wrong = self.findings(&want, &view);
         if wrong.is_empty() {
             self.history.right(id);
-            context.pool.found(id, want);
+            context.cpuset_tracker.note_cpuset(id, want);
             return;
         }
-        if entry.placed != want && self.findings(&entry.placed, &view).is_empty() {
+        if entry.affinity != want && self.findings(&entry.affinity, &view).is_empty() {
             self.follow(id, want).await;
             return;
         }
         self.repair(id, &entry, want, &wrong, &view).await;
     }
 
-    fn findings(&self, told: &ContainerAffinity, view: &View) -> Vec<Finding> {
+    fn findings(&self, allocated: &ContainerAffinity, view: &View) -> Vec<Finding> {
         match view {
-            View::InForce(found) => findings(told, found, self.online.as_ref()),
-            View::Said(says) => said(self.context.facts().os, told, says),
+            View::InForce(found) => findings(allocated, found, self.online.as_ref()),
+            View::Reported(resources) => {
+                reported_findings(self.context.node_env().os, allocated, resources)
+            }
             View::Gone | View::Still | View::Blind => Vec::new(),
         }
     }
@@ -228,8 +230,8 @@ impl ReconcilePass<'_> {
     /// Moves a container that is not where it should be although nothing interfered: the shared pool
     /// changed, or the agent was not running.
     async fn follow(&mut self, id: &RuntimeId, want: ContainerAffinity) {
-        let (pool, os) = (&self.context.pool, self.context.facts().os);
-        match pool.put(&self.context.runtime, os, id.clone(), want).await {
+        let (cpuset_tracker, os) = (&self.context.cpuset_tracker, self.context.node_env().os);
+        match cpuset_tracker.set_cpuset(&self.context.runtime, os, id.clone(), want).await {
             Ok(()) => {
                 self.checked.moved += 1;
                 self.context.metrics.moved.increment(&[]);
@@ -251,11 +253,12 @@ impl ReconcilePass<'_> {
     ) {
         let context = self.context;
         let suspects = self.suspects(&want, view).await;
-        let found = worded(wrong);
+        let found = describe(wrong);
         let container = entry.container.clone();
-        let os = context.facts().os;
-        let put = context.pool.put(&context.runtime, os, id.clone(), want.clone()).await;
-        if context.pool.entry(id).is_none() {
+        let os = context.node_env().os;
+        let put =
+            context.cpuset_tracker.set_cpuset(&context.runtime, os, id.clone(), want.clone()).await;
+        if context.cpuset_tracker.entry(id).is_none() {
             // It has exited.
             return;
         }
@@ -273,45 +276,47 @@ impl ReconcilePass<'_> {
             self.checked.repaired += 1;
             let fight = self.history.repaired(id);
             info!(id, container, found, ?fight, "moved a container back to its CPUs");
-            self.tell(entry, AgentEvent::PlacementRepaired { container, found, fight, suspects });
+            self.record(entry, AgentEvent::PlacementRepaired { container, found, fight, suspects });
             return;
         };
         self.checked.wrong += 1;
         let ignored = why.is_empty() && !self.history.was_right(id) && suspects.is_empty();
-        let told = AgentEvent::PlacementNotInForce { container, found, why, ignored, suspects };
-        if self.history.stays(id, &told.to_string()) {
-            warn!(id, "{told}");
-            self.tell(entry, told);
+        let event = AgentEvent::PlacementNotInForce { container, found, why, ignored, suspects };
+        if self.history.stays(id, &event.to_string()) {
+            warn!(id, "{event}");
+            self.record(entry, event);
         }
     }
 
-    fn tell(&self, entry: &TrackedContainer, told: AgentEvent) {
+    fn record(&self, entry: &TrackedContainer, event: AgentEvent) {
         let active = Arc::clone(&self.context.active.borrow());
         let pod = active.iter().find(|pod| pod.metadata.uid == entry.pod_uid);
         if let Some(pod) = pod
             && let Some((role, container)) = pod.container(&entry.container)
         {
-            self.context.recorder.container(pod, role, &container.name, told);
+            self.context.recorder.container(pod, role, &container.name, event);
         }
     }
 
     /// Returns the possible causes.
-    async fn suspects(&self, told: &ContainerAffinity, view: &View) -> Vec<String> {
+    async fn suspects(&self, allocated: &ContainerAffinity, view: &View) -> Vec<String> {
         let above = match (view, &self.context.cgroups) {
             (View::InForce(found), Some(cgroups)) => cgroups.host().cpus_above(found),
             _ => Vec::new(),
         };
         let files = self.files.clone();
-        let around = blocking(move || contention::observe(above, files)).await;
+        let host = blocking(move || contention::observe(above, files)).await;
         let found =
-            around.map(|around| contention::contenders(&told.cpus, &around)).unwrap_or_default();
+            host.map(|host| contention::contenders(&allocated.cpus, &host)).unwrap_or_default();
         found.iter().map(Contender::to_string).collect()
     }
 
     async fn view(&mut self, id: &RuntimeId) -> View {
         let Some(cgroups) = self.context.cgroups.as_ref().map(|of| of.host().clone()) else {
-            return match self.ask(id, false).await {
-                RuntimeAnswer::Running { resources: Some(says), .. } => View::Said(Box::new(says)),
+            return match self.query_runtime(id, false).await {
+                RuntimeAnswer::Running { resources: Some(resources), .. } => {
+                    View::Reported(Box::new(resources))
+                }
                 RuntimeAnswer::Running { .. } => View::Blind,
                 RuntimeAnswer::Other(view) => view,
             };
@@ -323,7 +328,7 @@ impl ReconcilePass<'_> {
         {
             return View::InForce(Box::new(found));
         }
-        let (pid, resources) = match self.ask(id, true).await {
+        let (pid, resources) = match self.query_runtime(id, true).await {
             RuntimeAnswer::Running { pid, resources } => (pid, resources),
             RuntimeAnswer::Other(view) => return view,
         };
@@ -338,10 +343,10 @@ impl ReconcilePass<'_> {
                 }
             }
         }
-        resources.map_or(View::Blind, |says| View::Said(Box::new(says)))
+        resources.map_or(View::Blind, |resources| View::Reported(Box::new(resources)))
     }
 
-    async fn ask(&self, id: &RuntimeId, verbose: bool) -> RuntimeAnswer {
+    async fn query_runtime(&self, id: &RuntimeId, verbose: bool) -> RuntimeAnswer {
         let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose };
         let answer = match self.context.runtime.call(request).await {
             Ok(answer) => answer,
@@ -363,11 +368,11 @@ enum RuntimeAnswer {
     Other(View),
 }
 
-fn is_anywhere(placed: &ContainerAffinity) -> bool {
-    placed.cpus.is_empty() && placed.mems.is_empty() && placed.groups.is_empty()
+fn is_anywhere(affinity: &ContainerAffinity) -> bool {
+    affinity.cpus.is_empty() && affinity.mems.is_empty() && affinity.groups.is_empty()
 }
 
-pub(super) fn worded(findings: &[Finding]) -> String {
+pub(super) fn describe(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
@@ -378,7 +383,7 @@ pub(super) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
         pid: u32,
     }
     let text = info.get("info")?;
-    serde_json::from_str::<VerboseInfo>(text).ok().map(|told| told.pid).filter(|pid| *pid != 0)
+    serde_json::from_str::<VerboseInfo>(text).ok().map(|info| info.pid).filter(|pid| *pid != 0)
 }
 
 pub(super) async fn in_force(cgroups: &Cgroups, pid: u32) -> Result<InForce, CgroupError> {

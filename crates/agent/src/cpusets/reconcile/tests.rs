@@ -9,7 +9,7 @@ use placement::demand::{ContainerName, PodUid};
 use placement::windows::{GroupAffinity, GroupId};
 
 use super::audit::held_twice;
-use super::pass::{pid, worded};
+use super::pass::{describe, pid};
 use super::*;
 use crate::cpusets::tracker::TrackedContainer;
 use crate::observability::events::AgentEvent;
@@ -22,7 +22,7 @@ fn nodes(text: &str) -> BTreeSet<NumaId> {
     cpus(text).iter().map(|id| NumaId(id.0)).collect()
 }
 
-fn told(on: &str, mems: &str) -> ContainerAffinity {
+fn allocated(on: &str, mems: &str) -> ContainerAffinity {
     ContainerAffinity { cpus: cpus(on), exclusive: true, mems: nodes(mems), groups: Vec::new() }
 }
 
@@ -50,58 +50,58 @@ fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> InForce {
 #[test]
 fn differences_are_found_but_not_threads_restricted_by_the_container() {
     let table: &[(&str, ContainerAffinity, InForce, &str)] = &[
-        ("as told", told("2-3", "0"), in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0")]), ""),
+        ("as told", allocated("2-3", "0"), in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0")]), ""),
         (
             "threads of its own choice",
-            told("2-3", "0"),
+            allocated("2-3", "0"),
             in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0"), ("3", "0")]),
             "",
         ),
         (
             "other CPUs were written",
-            told("3", ""),
+            allocated("3", ""),
             in_force(["0-3", "0-3", "0", "0"], &[("0-3", "0")]),
             "CPUs 0-3 instead of 3",
         ),
         (
             "fewer CPUs were written",
-            told("2-3", ""),
+            allocated("2-3", ""),
             in_force(["2", "2", "0", "0"], &[("2", "0")]),
             "CPUs 2 instead of 2-3",
         ),
         (
             "nothing was written: the runtime ignored it",
-            told("3", "0"),
+            allocated("3", "0"),
             in_force(["", "0-3", "", "0-1"], &[("0-3", "0-1")]),
             "CPUs 0-3 instead of 3 and memory nodes 0,1 instead of 0",
         ),
         (
             "a cgroup above has less",
-            told("2-3", ""),
+            allocated("2-3", ""),
             in_force(["2-3", "2", "0", "0"], &[("2", "0")]),
             "CPUs 2 instead of 2-3",
         ),
         (
             "a thread that is elsewhere",
-            told("2-3", "0"),
+            allocated("2-3", "0"),
             in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0"), ("1-2", "0"), ("2", "1")]),
             "thread 71 on CPUs 1-2 instead of 2-3 and thread 72 with memory nodes 1 instead of 0",
         ),
         (
             "a machine without cpusets",
-            told("2-3", "0"),
+            allocated("2-3", "0"),
             in_force(["", "", "", ""], &[("0-3", "0")]),
             "thread 70 on CPUs 0-3 instead of 2-3",
         ),
         (
             "version 1 with a CPU that is switched off",
-            told("3-4", ""),
+            allocated("3-4", ""),
             in_force(["3", "3", "0", "0"], &[("3", "0")]),
             "",
         ),
         (
             "version 2 with a CPU that is switched off",
-            told("3-4", ""),
+            allocated("3-4", ""),
             in_force(["3-4", "3", "0", "0"], &[("3", "0")]),
             "",
         ),
@@ -113,18 +113,18 @@ fn differences_are_found_but_not_threads_restricted_by_the_container() {
         ),
     ];
     let online = cpus("0-3");
-    for (name, told, found, expected) in table {
-        assert_eq!(worded(&findings(told, found, Some(&online))), *expected, "{name}");
+    for (name, affinity, found, expected) in table {
+        assert_eq!(describe(&findings(affinity, found, Some(&online))), *expected, "{name}");
     }
-    let (_, told, found, _) = &table[9];
-    assert_eq!(worded(&findings(told, found, None)), "CPUs 3 instead of 3-4");
+    let (_, affinity, found, _) = &table[9];
+    assert_eq!(describe(&findings(affinity, found, None)), "CPUs 3 instead of 3-4");
 }
 
 #[test]
 fn runtime_status_is_compared_where_processes_cannot_be_read() {
     let group = |group: u64, mask: u64| GroupAffinity { group: GroupId::new(group).unwrap(), mask };
     let of_windows =
-        ContainerAffinity { groups: vec![group(0, 3), group(1, 1)], ..told("0-1,64", "") };
+        ContainerAffinity { groups: vec![group(0, 3), group(1, 1)], ..allocated("0-1,64", "") };
     let windows = |of: &[(u64, u32)]| {
         let affinity_cpus = of
             .iter()
@@ -137,12 +137,17 @@ fn runtime_status_is_compared_where_processes_cannot_be_read() {
             ..Default::default()
         }
     };
-    let says = |says: &v1::ContainerResources| worded(&said(OsName::Windows, &of_windows, says));
-    assert_eq!(says(&windows(&[(1, 1), (3, 0)])), "");
-    let told_text = "group 0 mask 0x3, group 1 mask 0x1";
-    assert_eq!(says(&windows(&[])), format!("any processor instead of {told_text}"));
-    assert_eq!(says(&windows(&[(7, 0)])), format!("group 0 mask 0x7 instead of {told_text}"));
-    assert_eq!(says(&v1::ContainerResources::default()), "");
+    let reported = |reported: &v1::ContainerResources| {
+        describe(&reported_findings(OsName::Windows, &of_windows, reported))
+    };
+    assert_eq!(reported(&windows(&[(1, 1), (3, 0)])), "");
+    let allocated_text = "group 0 mask 0x3, group 1 mask 0x1";
+    assert_eq!(reported(&windows(&[])), format!("any processor instead of {allocated_text}"));
+    assert_eq!(
+        reported(&windows(&[(7, 0)])),
+        format!("group 0 mask 0x7 instead of {allocated_text}")
+    );
+    assert_eq!(reported(&v1::ContainerResources::default()), "");
     let linux = |cpuset_cpus: &str, cpuset_mems: &str| v1::ContainerResources {
         linux: Some(v1::LinuxContainerResources {
             cpuset_cpus: cpuset_cpus.to_owned(),
@@ -151,14 +156,16 @@ fn runtime_status_is_compared_where_processes_cannot_be_read() {
         }),
         ..Default::default()
     };
-    let says = |of: &v1::ContainerResources| worded(&said(OsName::Linux, &told("2-3", "0"), of));
-    assert_eq!(says(&linux("2,3", "0")), "");
-    assert_eq!(says(&linux("", "")), "");
+    let reported = |of: &v1::ContainerResources| {
+        describe(&reported_findings(OsName::Linux, &allocated("2-3", "0"), of))
+    };
+    assert_eq!(reported(&linux("2,3", "0")), "");
+    assert_eq!(reported(&linux("", "")), "");
     assert_eq!(
-        says(&linux("0-3", "0-1")),
+        reported(&linux("0-3", "0-1")),
         "CPUs 0-3 instead of 2-3 and memory nodes 0,1 instead of 0"
     );
-    assert_eq!(says(&linux("nonsense", "x")), "");
+    assert_eq!(reported(&linux("nonsense", "x")), "");
 }
 
 #[test]
@@ -303,7 +310,7 @@ fn only_containers_that_exited_may_share_exclusive_cpus() {
     let entry = |pod: &str, container: &str, on: &str, exclusive: bool| TrackedContainer {
         pod_uid: pod.to_owned(),
         container: container.to_owned(),
-        placed: ContainerAffinity { exclusive, ..told(on, "") },
+        affinity: ContainerAffinity { exclusive, ..allocated(on, "") },
     };
     let app = entry("a", "app", "2", true);
     let shared = entry("s", "c", "0-1", false);

@@ -33,10 +33,10 @@ fn pod(uid: &str, cpus: u32) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-fn hand_out(book: &mut LedgerFile, pod: &Pod) -> CpuSet {
-    let placement = book.plan(&placement_demand(pod)).unwrap();
-    book.commit(placement).unwrap();
-    book.placed(pod)["c"].cpus.clone()
+fn hand_out(ledger: &mut LedgerFile, pod: &Pod) -> CpuSet {
+    let placement = ledger.plan(&placement_demand(pod)).unwrap();
+    ledger.commit(placement).unwrap();
+    ledger.affinities(pod)["c"].cpus.clone()
 }
 
 fn text(set: &CpuSet) -> String {
@@ -46,86 +46,86 @@ fn text(set: &CpuSet) -> String {
 #[test]
 fn assignments_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    let (mut ledger, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
-    assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
-    assert_eq!(text(&book.shared()), "0,3");
-    drop(book);
+    assert_eq!(text(&hand_out(&mut ledger, &pod("a", 2))), "1-2");
+    assert_eq!(text(&ledger.shared()), "0,3");
+    drop(ledger);
 
-    let (mut book, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    let (mut ledger, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
-    assert!(book.holds(&PodUid::new("a")));
+    assert!(ledger.holds(&PodUid::new("a")));
     // No other pod gets them, and the pod gets the same CPUs again.
-    assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "3");
-    assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
-    assert!(book.plan(&placement_demand(&pod("c", 1))).is_err());
-    assert!(book.release(&PodUid::new("a")).unwrap());
-    assert!(!book.release(&PodUid::new("a")).unwrap());
-    drop(book);
+    assert_eq!(text(&hand_out(&mut ledger, &pod("b", 1))), "3");
+    assert_eq!(text(&hand_out(&mut ledger, &pod("a", 2))), "1-2");
+    assert!(ledger.plan(&placement_demand(&pod("c", 1))).is_err());
+    assert!(ledger.release(&PodUid::new("a")).unwrap());
+    assert!(!ledger.release(&PodUid::new("a")).unwrap());
+    drop(ledger);
 
-    let (book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
-    assert_eq!(text(&book.shared()), "0-2");
+    let (ledger, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(text(&ledger.shared()), "0-2");
 }
 
 #[test]
 fn plan_of_a_changed_ledger_is_stale() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
-    hand_out(&mut book, &pod("a", 2));
-    let planned = book.plan(&placement_demand(&pod("b", 1))).unwrap();
-    book.release(&PodUid::new("a")).unwrap();
-    assert!(matches!(book.commit(planned), Err(LedgerError::Stale)));
-    assert!(!book.holds(&PodUid::new("b")));
+    let (mut ledger, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut ledger, &pod("a", 2));
+    let planned = ledger.plan(&placement_demand(&pod("b", 1))).unwrap();
+    ledger.release(&PodUid::new("a")).unwrap();
+    assert!(matches!(ledger.commit(planned), Err(LedgerError::Stale)));
+    assert!(!ledger.holds(&PodUid::new("b")));
     // Released CPUs return to the shared pool.
-    assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "1");
-    assert_eq!(text(&book.shared()), "0,2-3");
+    assert_eq!(text(&hand_out(&mut ledger, &pod("b", 1))), "1");
+    assert_eq!(text(&ledger.shared()), "0,2-3");
 }
 
 #[test]
 fn running_pod_keeps_its_placement_before_it_is_admitted_again() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
-    hand_out(&mut book, &pod("a", 2));
-    let before = book.place(&PodUid::new("a"), "c");
-    drop(book);
-    let (book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
-    assert_eq!(book.place(&PodUid::new("a"), "c"), before);
+    let (mut ledger, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut ledger, &pod("a", 2));
+    let before = ledger.affinity(&PodUid::new("a"), "c");
+    drop(ledger);
+    let (ledger, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(ledger.affinity(&PodUid::new("a"), "c"), before);
     assert!(before.exclusive && text(&before.cpus) == "1-2");
-    let shared = book.place(&PodUid::new("b"), "c");
+    let shared = ledger.affinity(&PodUid::new("b"), "c");
     assert!(!shared.exclusive && text(&shared.cpus) == "0,3");
 }
 
 #[test]
 fn foreign_changes_of_state_files_are_detected_and_overwritten() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
-    hand_out(&mut book, &pod("a", 2));
-    assert_eq!(book.altered(), [] as [PathBuf; 0]);
+    let (mut ledger, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut ledger, &pod("a", 2));
+    assert_eq!(ledger.altered(), [] as [PathBuf; 0]);
     let [cpu, memory] = FILES.map(|manager| directory.path().join(manager.file_name()));
     let text = fs::read_to_string(&cpu).unwrap();
     fs::write(&cpu, "{}").unwrap();
     fs::remove_file(&memory).unwrap();
-    assert_eq!(book.altered(), [cpu.clone(), memory]);
-    book.rewrite().unwrap();
-    assert_eq!(book.altered(), [] as [PathBuf; 0]);
+    assert_eq!(ledger.altered(), [cpu.clone(), memory]);
+    ledger.rewrite().unwrap();
+    assert_eq!(ledger.altered(), [] as [PathBuf; 0]);
     assert_eq!(fs::read_to_string(&cpu).unwrap(), text);
 }
 
 #[test]
 fn assignments_that_no_longer_fit_are_reported_and_backed_up() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
-    hand_out(&mut book, &pod("a", 1));
-    hand_out(&mut book, &pod("b", 1));
-    drop(book);
+    let (mut ledger, _) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut ledger, &pod("a", 1));
+    hand_out(&mut ledger, &pod("b", 1));
+    drop(ledger);
     let before = fs::read_to_string(directory.path().join("cpu_manager_state")).unwrap();
 
     // CPU 1, which pod a has, is reserved for the system now.
-    let (book, found) = LedgerFile::open(directory.path(), node(4, "0-1")).unwrap();
+    let (ledger, found) = LedgerFile::open(directory.path(), node(4, "0-1")).unwrap();
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert!(lines.iter().any(|line| line.contains("pod a, container c")), "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("pod b")), "{lines:?}");
-    assert!(!book.holds(&PodUid::new("a")) && book.holds(&PodUid::new("b")));
+    assert!(!ledger.holds(&PodUid::new("a")) && ledger.holds(&PodUid::new("b")));
     let kept: Vec<&String> = found
         .iter()
         .filter_map(|found| match found {
@@ -150,46 +150,46 @@ fn windows_affinity_ignores_a_stale_file_when_enabled_again() {
         );
         let (config, _) = objects::kubelet_config::read(&written).unwrap();
         let node = Configured::new(&machine, &config).unwrap().node;
-        let (book, found) = LedgerFile::open(directory.path(), node).unwrap();
-        (book, found.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let (ledger, found) = LedgerFile::open(directory.path(), node).unwrap();
+        (ledger, found.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let named = |lines: &[String], word: &str| lines.iter().any(|line| line.contains(word));
 
-    let (mut book, found) = open(true);
+    let (mut ledger, found) = open(true);
     assert_eq!(found, [""; 0]);
-    let own = hand_out(&mut book, &pod("a", 1));
+    let own = hand_out(&mut ledger, &pod("a", 1));
     assert_eq!(text(&own), "1");
-    drop(book);
+    drop(ledger);
 
     // Disabled: running pods are not changed, and new pods get no affinity.
-    let (mut book, found) = open(false);
+    let (mut ledger, found) = open(false);
     assert!(
         named(&found, "was \"static\" and is \"none\"") && named(&found, "backup-1"),
         "{found:?}"
     );
-    let running = book.place(&PodUid::new("a"), "c");
+    let running = ledger.affinity(&PodUid::new("a"), "c");
     assert!(running.cpus.is_empty() && running.groups.is_empty(), "{running:?}");
-    assert_eq!(text(&hand_out(&mut book, &pod("b", 2))), "");
-    assert!(book.placed(&pod("b", 2))["c"].groups.is_empty());
-    drop(book);
+    assert_eq!(text(&hand_out(&mut ledger, &pod("b", 2))), "");
+    assert!(ledger.affinities(&pod("b", 2))["c"].groups.is_empty());
+    drop(ledger);
 
     // Enabled again: the file was written without affinity. Running pods are placed when they are admitted
     // again, and no CPU is assigned twice.
-    let (mut book, found) = open(true);
+    let (mut ledger, found) = open(true);
     assert!(named(&found, "was \"none\" and is \"static\""), "{found:?}");
-    let places = [hand_out(&mut book, &pod("b", 2)), hand_out(&mut book, &pod("a", 1))];
+    let places = [hand_out(&mut ledger, &pod("b", 2)), hand_out(&mut ledger, &pod("a", 1))];
     assert!(places.iter().all(|place| !place.is_empty()), "{places:?}");
     assert!(places[0].is_disjoint(&places[1]), "{places:?}");
-    assert!(book.plan(&placement_demand(&pod("c", 1))).is_err());
+    assert!(ledger.plan(&placement_demand(&pod("c", 1))).is_err());
 }
 
 #[test]
 fn unusable_file_does_not_block_startup() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("cpu_manager_state"), "{\"policyName\":\"static\"").unwrap();
-    let (mut book, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
+    let (mut ledger, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert!(matches!(found.first(), Some(StateFileNotice::UnusableFile { .. })), "{found:?}");
-    assert_eq!(text(&hand_out(&mut book, &pod("a", 1))), "1");
+    assert_eq!(text(&hand_out(&mut ledger, &pod("a", 1))), "1");
     let (_, found) = LedgerFile::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
 }
@@ -210,15 +210,15 @@ fn memory_from_other_numa_nodes_is_a_warning_on_windows() {
         let (config, _) = objects::kubelet_config::read(&written).unwrap();
         let node = Configured::new(&machine, &config).unwrap().node;
         let directory = tempfile::tempdir().unwrap();
-        let (book, _) = LedgerFile::open(directory.path(), node).unwrap();
+        let (ledger, _) = LedgerFile::open(directory.path(), node).unwrap();
         let mut large = pod("a", 2);
         let resources = &mut large.spec.containers[0].resources;
         for list in [&mut resources.requests, &mut resources.limits] {
             list.insert("memory".to_owned(), "4Gi".parse().unwrap());
         }
-        let placement = book.plan(&placement_demand(&large)).unwrap().placement;
+        let placement = ledger.plan(&placement_demand(&large)).unwrap().placement;
         assert_eq!(placement.containers[0].cpus.as_ref().map(text), Some("0-1".to_owned()));
-        book.memory_warnings(&placement)
+        ledger.memory_warnings(&placement)
     };
     let (container, warning) = warnings(OsName::Windows).pop().unwrap();
     assert_eq!(container, "c");
@@ -242,31 +242,31 @@ fn in_use(list: InUse<'_>) -> CpusInUse {
 fn cpus_are_recovered_from_the_runtime_without_a_usable_file() {
     for broken in [None, Some("{\"policyName\":\"static\""), Some("{}"), Some("")] {
         let directory = tempfile::tempdir().unwrap();
-        let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
-        hand_out(&mut book, &pod("a", 2));
-        hand_out(&mut book, &pod("b", 1));
-        drop(book);
+        let (mut ledger, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
+        hand_out(&mut ledger, &pod("a", 2));
+        hand_out(&mut ledger, &pod("b", 1));
+        drop(ledger);
         let file = directory.path().join("cpu_manager_state");
         let before = fs::read_to_string(&file).unwrap();
         match broken {
             None => fs::remove_file(&file).unwrap(),
             Some(text) => fs::write(&file, text).unwrap(),
         }
-        let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
-        assert!(book.lost_cpus(), "{broken:?}");
+        let (mut ledger, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
+        assert!(ledger.lost_cpus(), "{broken:?}");
         let running = in_use(&[("a", "c", "1-2"), ("b", "c", "3"), ("s", "c", "0,4-7")]);
-        let recovered = book.recover(&running).unwrap();
+        let recovered = ledger.recover(&running).unwrap();
         assert_eq!(recovered, in_use(&[("a", "c", "1-2"), ("b", "c", "3")]), "{broken:?}");
         // The file has its earlier contents again.
         assert_eq!(fs::read_to_string(&file).unwrap(), before, "{broken:?}");
-        book.confirm(&placement_demand(&pod("a", 2))).unwrap();
-        assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
+        ledger.confirm(&placement_demand(&pod("a", 2))).unwrap();
+        assert_eq!(text(&hand_out(&mut ledger, &pod("a", 2))), "1-2");
     }
     let directory = tempfile::tempdir().unwrap();
-    let (book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
-    drop(book);
-    let (book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
-    assert!(!book.lost_cpus());
+    let (ledger, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
+    drop(ledger);
+    let (ledger, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
+    assert!(!ledger.lost_cpus());
 }
 
 #[test]
@@ -285,26 +285,26 @@ fn only_exclusive_cpus_are_recovered() {
     ];
     for (name, running, expected) in table {
         let directory = tempfile::tempdir().unwrap();
-        let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
-        assert_eq!(book.recover(&in_use(running)).unwrap(), in_use(expected), "{name}");
-        let exclusive = book.ledger().cpu.exclusive(None);
-        assert!(exclusive.is_disjoint(&book.shared()), "{name}");
-        assert_eq!(exclusive.len() + book.shared().len(), 8, "{name}");
+        let (mut ledger, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
+        assert_eq!(ledger.recover(&in_use(running)).unwrap(), in_use(expected), "{name}");
+        let exclusive = ledger.contents().cpu.exclusive(None);
+        assert!(exclusive.is_disjoint(&ledger.shared()), "{name}");
+        assert_eq!(exclusive.len() + ledger.shared().len(), 8, "{name}");
     }
 }
 
 #[test]
 fn recovered_cpus_that_the_pod_does_not_request_are_released() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut book, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
-    book.recover(&in_use(&[("a", "c", "1-2"), ("b", "c", "3-4")])).unwrap();
-    book.confirm(&placement_demand(&pod("a", 1))).unwrap();
-    assert_eq!(text(&book.shared()), "0-2,5-7");
-    assert_eq!(book.place(&PodUid::new("b"), "c").cpus, CpuSet::range(3, 4));
+    let (mut ledger, _) = LedgerFile::open(directory.path(), node(8, "0")).unwrap();
+    ledger.recover(&in_use(&[("a", "c", "1-2"), ("b", "c", "3-4")])).unwrap();
+    ledger.confirm(&placement_demand(&pod("a", 1))).unwrap();
+    assert_eq!(text(&ledger.shared()), "0-2,5-7");
+    assert_eq!(ledger.affinity(&PodUid::new("b"), "c").cpus, CpuSet::range(3, 4));
     // Only the first confirmation compares; later changes of requests are ignored.
-    book.confirm(&placement_demand(&pod("b", 2))).unwrap();
-    book.confirm(&placement_demand(&pod("b", 1))).unwrap();
-    assert!(book.holds(&PodUid::new("b")));
+    ledger.confirm(&placement_demand(&pod("b", 2))).unwrap();
+    ledger.confirm(&placement_demand(&pod("b", 1))).unwrap();
+    assert!(ledger.holds(&PodUid::new("b")));
 }
 
 #[test]
@@ -318,9 +318,9 @@ fn kubelet_state_files_stay_unchanged_byte_for_byte() {
         let text = line["with_pods"][manager.file_name()].as_str().unwrap();
         fs::write(directory.path().join(manager.file_name()), text).unwrap();
     }
-    let (mut book, found) = LedgerFile::open(directory.path(), node).unwrap();
+    let (mut ledger, found) = LedgerFile::open(directory.path(), node).unwrap();
     assert_eq!(found, []);
-    hand_out(&mut book, &pod("a", 1));
+    hand_out(&mut ledger, &pod("a", 1));
     for manager in FILES {
         let text = fs::read_to_string(directory.path().join(manager.file_name())).unwrap();
         assert_eq!(text, line["with_pods"][manager.file_name()].as_str().unwrap());

@@ -36,6 +36,17 @@ pub struct InvolvedObject {
     pub field_path: String,
 }
 
+impl InvolvedObject {
+    /// Returns `namespace/name`, or the name of an object without a namespace.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        match self.namespace.as_str() {
+            "" => self.name.clone(),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
+}
+
 /// An event as written to the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRecord {
@@ -97,7 +108,7 @@ struct TokenBucket {
 #[derive(Debug, Clone, Default)]
 pub struct Correlator {
     alike: LruMap<EventGroup, SimilarEvents>,
-    told: LruMap<EventKey, PreviousEvent>,
+    written: LruMap<EventKey, PreviousEvent>,
     // Upstream has one budget for all events of an object. The recorded kubelet has one for each reason,
     // so that a pod whose probe fails for long can still report that it is stopped.
     budgets: LruMap<EventGroup, TokenBucket>,
@@ -108,15 +119,15 @@ impl Correlator {
     pub fn observe(
         &mut self,
         about: &InvolvedObject,
-        told: &AgentEvent,
+        event: &AgentEvent,
         now: Timestamp,
     ) -> Outcome {
         let kind = EventGroup {
             object: InvolvedObject { field_path: String::new(), ..about.clone() },
-            severity: told.severity(),
-            reason: told.reason().to_owned(),
+            severity: event.severity(),
+            reason: event.reason().to_owned(),
         };
-        let mut message = told.to_string();
+        let mut message = event.to_string();
         let same = if self.is_one_of_many(&kind, &message, now) {
             message.insert_str(0, COMBINED);
             EventKey::Combined(kind.clone())
@@ -128,7 +139,7 @@ impl Correlator {
                 message: message.clone(),
             }
         };
-        let before = self.told.get(&same).cloned();
+        let before = self.written.get(&same).cloned();
         let known = before.is_some();
         let before = before.unwrap_or_else(|| PreviousEvent {
             name: format!("{}.{:x}", about.name, nanos(now)),
@@ -136,7 +147,7 @@ impl Correlator {
             first: now,
         });
         let count = before.count.saturating_add(1);
-        self.told.put(same, PreviousEvent { count, ..before.clone() });
+        self.written.put(same, PreviousEvent { count, ..before.clone() });
         if !self.spend(&kind, now) {
             return Outcome::Skip;
         }

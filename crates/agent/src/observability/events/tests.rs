@@ -6,19 +6,19 @@ use super::*;
 use crate::status::replay::lines;
 
 /// Parses a recorded event from its reason and message.
-fn retell(reason: &str, message: &str) -> Option<AgentEvent> {
+fn parse_event(reason: &str, message: &str) -> Option<AgentEvent> {
     let text = str::to_owned;
     let quoted =
         |prefix: &str, suffix: &str| message.strip_prefix(prefix)?.strip_suffix(suffix).map(text);
     let probe = |what: &str| {
-        let (kind, said) = message.split_once(what)?;
+        let (kind, message_part) = message.split_once(what)?;
         let kind = match kind {
             "Liveness" => ProbeKind::Liveness,
             "Readiness" => ProbeKind::Readiness,
             "Startup" => ProbeKind::Startup,
             _ => return None,
         };
-        Some((kind, said.to_owned()))
+        Some((kind, message_part.to_owned()))
     };
     let resize = |word: &str, step: ResizeStep| {
         let pod = message.strip_prefix(&format!("Pod resize {word}: "))?.to_owned();
@@ -178,24 +178,29 @@ const COMBINED: &str = "(combined from similar events): ";
 
 #[test]
 fn every_recorded_event_has_the_same_message() {
-    let mut told_of = 0;
+    let mut parsed = 0;
     let files = ["pods.jsonl.gz", "node.jsonl.gz"];
     for line in files.into_iter().flat_map(lines) {
         let events = line["events"].as_array().cloned().unwrap_or_default();
-        for event in &events {
-            let (reason, message) = (field(event, "reason"), field(event, "message"));
+        for recorded in &events {
+            let (reason, message) = (field(recorded, "reason"), field(recorded, "message"));
             let message = message.strip_prefix(COMBINED).unwrap_or(message);
-            let Some(told) = retell(reason, message) else {
+            let Some(event) = parse_event(reason, message) else {
                 panic!("{}: {reason}: {message}", line["id"]);
             };
             // Durations are placeholders in the record; the substitutes are formatted as Go does.
-            let said = told.to_string().replace("in 1.5s (1m10.25s", "in <DURATION> (<DURATION>");
-            assert_eq!((told.reason(), said.as_str()), (reason, message), "{}", line["id"]);
-            assert_eq!(told.severity().name(), field(event, "type"), "{}: {reason}", line["id"]);
-            told_of += 1;
+            let text = event.to_string().replace("in 1.5s (1m10.25s", "in <DURATION> (<DURATION>");
+            assert_eq!((event.reason(), text.as_str()), (reason, message), "{}", line["id"]);
+            assert_eq!(
+                event.severity().name(),
+                field(recorded, "type"),
+                "{}: {reason}",
+                line["id"]
+            );
+            parsed += 1;
         }
     }
-    assert_eq!(told_of, 933);
+    assert_eq!(parsed, 933);
 }
 
 fn at(seconds: f64) -> Timestamp {
@@ -221,41 +226,46 @@ fn recorded_events_come_to_the_same_counts() {
         let id = line["id"].as_str().unwrap();
         let events = line["events"].as_array().cloned().unwrap_or_default();
         let mut moments = Vec::new();
-        for event in &events {
-            let message = field(event, "message");
+        for recorded in &events {
+            let message = field(recorded, "message");
             let bare = message.strip_prefix(COMBINED).unwrap_or(message);
-            let told = retell(field(event, "reason"), bare).unwrap();
-            let once = vec![event["t"].clone()];
-            let times = event["times"].as_array().unwrap_or(&once);
+            let event = parse_event(field(recorded, "reason"), bare).unwrap();
+            let once = vec![recorded["t"].clone()];
+            let times = recorded["times"].as_array().unwrap_or(&once);
             for time in times.iter().filter_map(Value::as_f64) {
-                moments.push((time, told.clone(), field(event, "fieldPath").to_owned(), event));
+                moments.push((
+                    time,
+                    event.clone(),
+                    field(recorded, "fieldPath").to_owned(),
+                    recorded,
+                ));
             }
         }
         moments.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut correlator = Correlator::default();
         let mut counts: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
-        for (nth, (time, told, path, event)) in moments.into_iter().enumerate() {
+        for (nth, (time, event, path, recorded)) in moments.into_iter().enumerate() {
             // Recorded times are rounded; no two events occur in the same instant.
             let now = at(time + nth as f64 * 1e-6);
-            let written = match correlator.observe(&about(id, &path), &told, now) {
+            let written = match correlator.observe(&about(id, &path), &event, now) {
                 Outcome::Create(written) | Outcome::Update(written) => written,
-                Outcome::Skip => panic!("{id}: {told} at {time} was told by the kubelet"),
+                Outcome::Skip => panic!("{id}: {event} at {time} was recorded by the kubelet"),
             };
-            let message = field(event, "message");
+            let message = field(recorded, "message");
             if !message.contains("<DURATION>") {
                 assert_eq!(written.message, message, "{id} at {time}");
             }
             counts.insert(written.name, written.count);
         }
         let complete = |event: &&Value| !event["times"].to_string().contains("...");
-        let told: u32 = counts.values().sum();
+        let total: u32 = counts.values().sum();
         if events.iter().all(|event| complete(&event)) {
             let recorded: u64 = events.iter().map(|e| e["count"].as_u64().unwrap()).sum();
             // Placeholders make some different messages equal.
             let texts =
                 events.iter().map(|e| ["reason", "message", "fieldPath"].map(|f| field(e, f)));
             let distinct = texts.collect::<std::collections::BTreeSet<_>>().len();
-            assert_eq!((counts.len(), u64::from(told)), (distinct, recorded), "{id}");
+            assert_eq!((counts.len(), u64::from(total)), (distinct, recorded), "{id}");
             checked += 1;
         }
     }
@@ -267,46 +277,46 @@ fn recorded_events_come_to_the_same_counts() {
 fn after_a_burst_one_event_is_written_every_five_minutes() {
     let mut correlator = Correlator::default();
     let stuck = AgentEvent::ProbeErrored { probe: ProbeKind::Liveness, error: "gone".to_owned() };
-    let mut tell =
-        |told: &AgentEvent, seconds: f64| correlator.observe(&about("p", ""), told, at(seconds));
+    let mut observe =
+        |event: &AgentEvent, seconds: f64| correlator.observe(&about("p", ""), event, at(seconds));
     for n in 0..40u32 {
-        let outcome = tell(&stuck, f64::from(2 * n));
+        let outcome = observe(&stuck, f64::from(2 * n));
         assert_eq!(outcome == Outcome::Skip, n >= 25, "{n}: {outcome:?}");
     }
     // Other events are still written.
-    assert!(matches!(tell(&AgentEvent::PreStopFailed, 100.0), Outcome::Create(_)));
-    assert_eq!(tell(&stuck, 290.0), Outcome::Skip);
-    let Outcome::Update(written) = tell(&stuck, 310.0) else { panic!("not refilled") };
+    assert!(matches!(observe(&AgentEvent::PreStopFailed, 100.0), Outcome::Create(_)));
+    assert_eq!(observe(&stuck, 290.0), Outcome::Skip);
+    let Outcome::Update(written) = observe(&stuck, 310.0) else { panic!("not refilled") };
     // Events that were left out are counted.
     assert_eq!((written.count, written.first), (42, at(0.0)));
-    assert_eq!(tell(&stuck, 320.0), Outcome::Skip);
+    assert_eq!(observe(&stuck, 320.0), Outcome::Skip);
 }
 
 #[test]
 fn messages_of_a_kind_are_combined_after_the_tenth() {
     let mut correlator = Correlator::default();
-    let mut tell = |n: u32, seconds: f64| {
-        let told = AgentEvent::Unhealthy { probe: ProbeKind::Readiness, output: n.to_string() };
-        match correlator.observe(&about("p", ""), &told, at(seconds)) {
+    let mut observe = |n: u32, seconds: f64| {
+        let event = AgentEvent::Unhealthy { probe: ProbeKind::Readiness, output: n.to_string() };
+        match correlator.observe(&about("p", ""), &event, at(seconds)) {
             Outcome::Create(written) => (written.message, written.count, true),
             Outcome::Update(written) => (written.message, written.count, false),
             Outcome::Skip => panic!("{n} left out"),
         }
     };
     for n in 0..9 {
-        assert_eq!(tell(n, 0.0), (format!("Readiness probe failed: {n}"), 1, true));
+        assert_eq!(observe(n, 0.0), (format!("Readiness probe failed: {n}"), 1, true));
     }
     let combined = |n: u32| format!("{COMBINED}Readiness probe failed: {n}");
-    assert_eq!(tell(9, 1.0), (combined(9), 1, true));
-    assert_eq!(tell(10, 2.0), (combined(10), 2, false));
+    assert_eq!(observe(9, 1.0), (combined(9), 1, true));
+    assert_eq!(observe(10, 2.0), (combined(10), 2, false));
     // After ten minutes without one of the kind they are written separately again.
-    assert_eq!(tell(11, 603.0), ("Readiness probe failed: 11".to_owned(), 1, true));
+    assert_eq!(observe(11, 603.0), ("Readiness probe failed: 11".to_owned(), 1, true));
 }
 
 #[test]
 fn events_of_different_containers_are_separate_objects() {
     let mut correlator = Correlator::default();
-    let mut tell = |path: &str, seconds: f64| match correlator.observe(
+    let mut observe = |path: &str, seconds: f64| match correlator.observe(
         &about("p", path),
         &AgentEvent::Created,
         at(seconds),
@@ -315,11 +325,11 @@ fn events_of_different_containers_are_separate_objects() {
         Outcome::Update(written) => (written.name, false),
         Outcome::Skip => panic!("left out"),
     };
-    let (a, created) = tell("spec.containers{a}", 0.0);
+    let (a, created) = observe("spec.containers{a}", 0.0);
     assert!(created);
-    let (b, created) = tell("spec.containers{b}", 1.0);
+    let (b, created) = observe("spec.containers{b}", 1.0);
     assert!(created && a != b);
-    assert_eq!(tell("spec.containers{a}", 2.0), (a.clone(), false));
+    assert_eq!(observe("spec.containers{a}", 2.0), (a.clone(), false));
     assert_eq!(a, "p.17979cfe362a0000");
 }
 

@@ -65,7 +65,7 @@ impl CriMetrics {
     }
 
     /// Counts a finished call.
-    pub fn tell(&self, method: &str, took: Duration, failed: bool) {
+    pub fn observe(&self, method: &str, took: Duration, failed: bool) {
         let operation = [operation(method)];
         self.total.increment(&operation);
         self.seconds.observe(&operation, took.as_secs_f64());
@@ -127,10 +127,10 @@ mod tests {
     fn calls_are_counted_by_upstreams_words() {
         let registry = Registry::default();
         let calls = CriMetrics::new(&registry);
-        calls.tell("RunPodSandbox", Duration::from_millis(10), false);
-        calls.tell("RunPodSandbox", Duration::from_millis(400), true);
-        calls.tell("ListContainers", Duration::from_millis(1), false);
-        let told = registry.render();
+        calls.observe("RunPodSandbox", Duration::from_millis(10), false);
+        calls.observe("RunPodSandbox", Duration::from_millis(400), true);
+        calls.observe("ListContainers", Duration::from_millis(1), false);
+        let text = registry.render();
         for line in [
             "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} 2",
             "kubelet_runtime_operations_total{operation_type=\"list_containers\"} 1",
@@ -140,7 +140,7 @@ mod tests {
             "kubelet_started_pods_total 2",
             "kubelet_started_pods_errors_total 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 }

@@ -95,7 +95,7 @@ impl PodGauges {
     }
 
     /// Counts a relist: its duration, the time since the last one, and its time.
-    pub fn looked(
+    pub fn relisted(
         &self,
         summaries: &BTreeMap<String, PodSummary>,
         took: f64,
@@ -179,7 +179,7 @@ mod tests {
             }}),
         ];
         now.pods(&pods, (1, 1), 4);
-        let told = registry.render();
+        let text = registry.render();
         for line in [
             "kubelet_desired_pods{static=\"true\"} 1",
             "kubelet_desired_pods{static=\"\"} 2",
@@ -191,7 +191,7 @@ mod tests {
             "kubelet_managed_ephemeral_containers 1",
             "kubelet_pod_in_progress_resizes 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 
@@ -214,17 +214,17 @@ mod tests {
             ]),
             ..PodSummary::default()
         };
-        now.looked(&BTreeMap::from([("u".to_owned(), pod)]), 0.2, None, 5.0);
-        now.looked(&BTreeMap::new(), 0.2, Some(1.0), 6.0);
-        let told = registry.render();
+        now.relisted(&BTreeMap::from([("u".to_owned(), pod)]), 0.2, None, 5.0);
+        now.relisted(&BTreeMap::new(), 0.2, Some(1.0), 6.0);
+        let text = registry.render();
         for line in [
             "kubelet_running_pods 0",
             "kubelet_pleg_last_seen_seconds 6",
             "kubelet_pleg_relist_duration_seconds_count 2",
             "kubelet_pleg_relist_interval_seconds_count 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
-        assert!(!told.contains("kubelet_running_containers"), "{told}");
+        assert!(!text.contains("kubelet_running_containers"), "{text}");
     }
 }

@@ -108,19 +108,19 @@ impl PlacementMetrics {
     }
 
     /// Counts a placement that took this long.
-    pub fn tell(&self, node: &Node, planned: Result<&Placement, &Refusal>, took: Duration) {
+    pub fn observe(&self, node: &Node, planned: Result<&Placement, &Refusal>, took: Duration) {
         if node.alignment.policy != AlignmentPolicy::None {
             self.alignment_requests.increment(&[]);
             self.alignment_duration.observe(&[], took.as_secs_f64() * 1000.0);
         }
         match planned {
-            Ok(placement) => self.placed(node, placement),
-            Err(refusal) => self.refused(node, refusal),
+            Ok(placement) => self.observe_placement(node, placement),
+            Err(refusal) => self.observe_refusal(node, refusal),
         }
     }
 
-    fn placed(&self, node: &Node, placement: &Placement) {
-        for cpus in placement.containers.iter().filter_map(|of| of.cpus.as_ref()) {
+    fn observe_placement(&self, node: &Node, placement: &Placement) {
+        for cpus in placement.containers.iter().filter_map(|container| container.cpus.as_ref()) {
             self.cpu_requests.increment(&[]);
             self.allocations.increment(&["cpu", OF_NODE]);
             self.assignments.increment(&["cpu", EXCLUSIVE]);
@@ -131,7 +131,7 @@ impl PlacementMetrics {
                 self.aligned.increment(&boundary("uncore_cache", Scope::Container));
             }
         }
-        for _ in placement.containers.iter().filter(|of| of.memory.is_some()) {
+        for _ in placement.containers.iter().filter(|container| container.memory.is_some()) {
             self.memory_requests.increment(&[]);
             self.allocations.increment(&["memory", OF_NODE]);
             self.assignments.increment(&["memory", EXCLUSIVE]);
@@ -145,7 +145,7 @@ impl PlacementMetrics {
         }
     }
 
-    fn refused(&self, node: &Node, refusal: &Refusal) {
+    fn observe_refusal(&self, node: &Node, refusal: &Refusal) {
         match refusal {
             Refusal::NotAligned { .. } => {
                 if is_guaranteed(node) {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// Returns the metrics after admitting a pod with one exclusive and one shared container.
-    fn told(node: &Node, cpus: u32) -> String {
+    fn rendered(node: &Node, cpus: u32) -> String {
         let resources = serde_json::json!({"cpu": cpus.to_string(), "memory": "1Mi"});
         let shares = serde_json::json!({"cpu": "100m", "memory": "1Mi"});
         let pod = serde_json::json!({
@@ -230,13 +230,13 @@ mod tests {
         let ledger = node.empty_ledger();
         let planned = placement::plan(node, &ledger, &demand);
         let registry = Registry::default();
-        PlacementMetrics::new(&registry).tell(node, planned.as_ref(), Duration::from_millis(1));
+        PlacementMetrics::new(&registry).observe(node, planned.as_ref(), Duration::from_millis(1));
         registry.render()
     }
 
-    fn check(told: &str, lines: &[&str]) {
+    fn check(text: &str, lines: &[&str]) {
         for line in lines {
-            assert!(told.lines().any(|told| told == *line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == *line), "{line} is not in {text}");
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
         };
         let node = node(single);
         check(
-            &told(&node, 4),
+            &rendered(&node, 4),
             &[
                 "kubelet_cpu_manager_pinning_requests_total 1",
                 "kubelet_container_aligned_compute_resources_count{boundary=\"numa_node\",\
@@ -263,7 +263,7 @@ mod tests {
             ],
         );
         check(
-            &told(&node, 5),
+            &rendered(&node, 5),
             &[
                 "kubelet_topology_manager_admission_errors_total 1",
                 "kubelet_cpu_manager_pinning_requests_total 0",
@@ -281,7 +281,7 @@ mod tests {
         };
         let node = node(whole);
         check(
-            &told(&node, 3),
+            &rendered(&node, 3),
             &[
                 "kubelet_topology_manager_admission_requests_total 0",
                 "kubelet_container_aligned_compute_resources_count{boundary=\"physical_cpu\",\
@@ -289,7 +289,7 @@ mod tests {
             ],
         );
         check(
-            &told(&node, 8),
+            &rendered(&node, 8),
             &[
                 "kubelet_cpu_manager_pinning_errors_total 1",
                 "kubelet_memory_manager_pinning_errors_total 0",

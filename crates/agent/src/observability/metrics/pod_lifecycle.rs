@@ -176,7 +176,7 @@ mod tests {
             "containerStatuses": [{"state": {"running": {}}, "lastState": {"terminated": ended}}],
         });
         lives.changed(&pod, &again, StartTiming { known: Duration::from_secs(9), ..took }, at);
-        let told = registry.render();
+        let text = registry.render();
         for line in [
             "kubelet_containers_per_pod_count_sum 2",
             "kubelet_pod_start_duration_seconds_count 1",
@@ -186,9 +186,9 @@ mod tests {
             "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"3\",\
              reason=\"Error\"} 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
-        assert!(!told.contains("rejections"), "{told}");
+        assert!(!text.contains("rejections"), "{text}");
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         lives.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
         pod["status"] = status.clone();
         lives.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
-        let told = registry.render();
-        assert!(told.contains("rejections_total{reason=\"OutOfcpu\"} 1\n"), "{told}");
+        let text = registry.render();
+        assert!(text.contains("rejections_total{reason=\"OutOfcpu\"} 1\n"), "{text}");
     }
 }

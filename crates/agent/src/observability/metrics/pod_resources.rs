@@ -71,7 +71,7 @@ impl PodResourcesMetrics {
     }
 
     /// Counts a request.
-    pub fn tell(&self, question: PodResourcesCall, failed: bool) {
+    pub fn observe(&self, question: PodResourcesCall, failed: bool) {
         let [asked, errors] = match question {
             PodResourcesCall::List => &self.list,
             PodResourcesCall::Get => &self.get,
@@ -93,15 +93,15 @@ mod tests {
     fn questions_are_counted_by_what_is_asked() {
         let registry = Registry::default();
         let questions = PodResourcesMetrics::new(&registry);
-        questions.tell(PodResourcesCall::List, false);
-        questions.tell(PodResourcesCall::Get, true);
-        let told = registry.render();
+        questions.observe(PodResourcesCall::List, false);
+        questions.observe(PodResourcesCall::Get, true);
+        let text = registry.render();
         for (name, count) in [("requests_total", 2), ("requests_list", 1), ("errors_get", 1)] {
             let line = format!(
                 "kubelet_pod_resources_endpoint_{name}{{server_api_version=\"v1\"}} {count}"
             );
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
-        assert!(!told.contains("errors_list{"), "{told}");
+        assert!(!text.contains("errors_list{"), "{text}");
     }
 }

@@ -35,7 +35,7 @@ pub enum CgroupOperation {
 
 #[derive(Debug, Clone)]
 pub struct SyncMetrics {
-    rounds: Histogram,
+    syncs: Histogram,
     starts: Histogram,
     statuses: Histogram,
     cgroups: Histogram,
@@ -51,7 +51,7 @@ impl SyncMetrics {
     pub(super) fn new(registry: &Registry) -> SyncMetrics {
         let counter = |name, help| registry.counter(name, help, &[]);
         SyncMetrics {
-            rounds: registry.histogram(
+            syncs: registry.histogram(
                 "kubelet_pod_worker_duration_seconds",
                 "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: \
                  create, update, or sync",
@@ -115,13 +115,13 @@ impl SyncMetrics {
     }
 
     /// Counts a finished sync.
-    pub fn round(&self, round: SyncType, took: Duration) {
-        let operation = match round {
+    pub fn synced(&self, sync_type: SyncType, took: Duration) {
+        let operation = match sync_type {
             SyncType::Create => "create",
             SyncType::Update => "update",
             SyncType::Sync => "sync",
         };
-        self.rounds.observe(&[operation], took.as_secs_f64());
+        self.syncs.observe(&[operation], took.as_secs_f64());
     }
 
     /// Counts the start of a worker, with the time since the pod was seen.
@@ -134,8 +134,8 @@ impl SyncMetrics {
         self.statuses.observe(&[], after.as_secs_f64());
     }
 
-    pub fn cgroup(&self, work: CgroupOperation, took: Duration) {
-        let operation = match work {
+    pub fn cgroup(&self, metrics: CgroupOperation, took: Duration) {
+        let operation = match metrics {
             CgroupOperation::Create => "create",
             CgroupOperation::Update => "update",
             CgroupOperation::Destroy => "destroy",
@@ -149,7 +149,7 @@ impl SyncMetrics {
     }
 
     /// Counts an admitted pod that was not on the node before.
-    pub fn let_in(&self, pod: &Pod) {
+    pub fn admitted_pod(&self, pod: &Pod) {
         let class = match qos::class(pod) {
             QosClass::Guaranteed => "Guaranteed",
             QosClass::Burstable => "Burstable",
@@ -202,11 +202,11 @@ mod tests {
             serde_json::from_value(json!({"spec": spec})).unwrap()
         };
         let registry = Registry::default();
-        let work = SyncMetrics::new(&registry);
+        let metrics = SyncMetrics::new(&registry);
         for (whole, part) in [(true, true), (true, false), (false, true), (false, false)] {
-            work.let_in(&pod(whole, part));
+            metrics.admitted_pod(&pod(whole, part));
         }
-        let told = registry.render();
+        let text = registry.render();
         for (mode, class) in [
             ("pod_and_container_level", "Burstable"),
             ("pod_level", "Burstable"),
@@ -217,20 +217,20 @@ mod tests {
                 "kubelet_pod_level_resources_admission_total{{config_mode=\"{mode}\",\
                  qos_class=\"{class}\"}} 1"
             );
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 
     #[test]
     fn work_is_measured_by_what_it_is_about() {
         let registry = Registry::default();
-        let work = SyncMetrics::new(&registry);
-        work.round(SyncType::Create, Duration::from_millis(300));
-        work.round(SyncType::Sync, Duration::from_millis(1));
-        work.cgroup(CgroupOperation::Destroy, Duration::from_millis(2));
-        work.image_volumes(2, true);
-        work.image_volumes(1, false);
-        let told = registry.render();
+        let metrics = SyncMetrics::new(&registry);
+        metrics.synced(SyncType::Create, Duration::from_millis(300));
+        metrics.synced(SyncType::Sync, Duration::from_millis(1));
+        metrics.cgroup(CgroupOperation::Destroy, Duration::from_millis(2));
+        metrics.image_volumes(2, true);
+        metrics.image_volumes(1, false);
+        let text = registry.render();
         for line in [
             "kubelet_pod_worker_duration_seconds_bucket{operation_type=\"create\",le=\"0.5\"} 1",
             "kubelet_pod_worker_duration_seconds_count{operation_type=\"sync\"} 1",
@@ -239,7 +239,7 @@ mod tests {
             "kubelet_image_volume_mounted_succeed_total 2",
             "kubelet_image_volume_mounted_errors_total 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
     }
 }

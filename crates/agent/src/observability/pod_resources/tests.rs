@@ -66,11 +66,11 @@ fn pods_without_exclusive_resources_are_listed_as_recorded() {
             "metadata": {"name": expected["name"], "namespace": expected["namespace"], "uid": "u"},
             "spec": {"initContainers": init, "containers": containers},
         });
-        let told = response::pod(&pods([manifest])[0], &node, &ledger);
+        let text = response::pod(&pods([manifest])[0], &node, &ledger);
         let containers: Vec<Value> =
-            told.containers.iter().map(|of| json!({"name": of.name})).collect();
+            text.containers.iter().map(|of| json!({"name": of.name})).collect();
         assert_eq!(Value::from(containers), expected["containers"]);
-        assert!(told.containers.iter().all(|of| of.cpu_ids.is_empty() && of.memory.is_empty()));
+        assert!(text.containers.iter().all(|of| of.cpu_ids.is_empty() && of.memory.is_empty()));
     }
     assert_eq!(answers["GetAllocatableResources"], json!({}));
     assert_eq!(response::allocatable(&node, &ledger), Default::default());
@@ -95,16 +95,16 @@ fn exclusive_cpus_and_memory_are_listed_with_their_nodes() {
     })]);
     let placement = placement::plan(&node, &ledger, &placement_demand(&all[0])).unwrap();
     ledger.commit(&placement);
-    let told = response::pod(&all[0], &node, &ledger);
-    let [container] = told.containers.as_slice() else { panic!("{told:?}") };
+    let text = response::pod(&all[0], &node, &ledger);
+    let [container] = text.containers.as_slice() else { panic!("{text:?}") };
     assert_eq!(container.cpu_ids.len(), 2);
     let home = container.cpu_ids[0] / 4;
-    let [memory] = container.memory.as_slice() else { panic!("{told:?}") };
+    let [memory] = container.memory.as_slice() else { panic!("{text:?}") };
     assert_eq!((memory.memory_type.as_str(), memory.size), ("memory", 1 << 30));
     assert_eq!(memory.topology.as_ref().unwrap().nodes, [v1::NumaNode { id: home }]);
     let could = response::allocatable(&node, &ledger);
     assert_eq!(could.cpu_ids, [1, 2, 3, 4, 5, 6, 7]);
-    let sizes: Vec<u64> = could.memory.iter().map(|of| of.size).collect();
+    let sizes: Vec<u64> = could.memory.iter().map(|block| block.size).collect();
     assert_eq!(sizes, [7 << 30, 8 << 30]);
 }
 

@@ -17,7 +17,7 @@ struct UsageMetric {
     name: &'static str,
     help: &'static str,
     kind: &'static str,
-    of: fn(&Usage) -> Option<f64>,
+    value: fn(&Usage) -> Option<f64>,
 }
 
 fn seconds(nanos: Option<u64>) -> Option<f64> {
@@ -46,60 +46,60 @@ fn bounded(bound: Option<Bound>) -> Option<f64> {
 
 #[rustfmt::skip] // One a line.
 const FIGURES: &[UsageMetric] = &[
-    UsageMetric { name: "container_cpu_cfs_periods_total", help: "Number of elapsed enforcement period intervals.", kind: "counter", of: |u| count(u.periods) },
-    UsageMetric { name: "container_cpu_cfs_throttled_periods_total", help: "Number of throttled period intervals.", kind: "counter", of: |u| count(u.throttled_periods) },
-    UsageMetric { name: "container_cpu_cfs_throttled_seconds_total", help: "Total time duration the container has been throttled.", kind: "counter", of: |u| seconds(u.throttled) },
-    UsageMetric { name: "container_cpu_system_seconds_total", help: "Cumulative system cpu time consumed in seconds.", kind: "counter", of: |u| seconds(u.cpu_system) },
-    UsageMetric { name: "container_cpu_user_seconds_total", help: "Cumulative user cpu time consumed in seconds.", kind: "counter", of: |u| seconds(u.cpu_user) },
-    UsageMetric { name: "container_memory_cache", help: "Number of bytes of page cache memory.", kind: "gauge", of: |u| count(u.cache) },
-    UsageMetric { name: "container_memory_events_high_total", help: "Cumulative count of memory.high throttle events for the container", kind: "counter", of: |u| count(u.high_events) },
-    UsageMetric { name: "container_memory_events_max_total", help: "Cumulative count of memory.max limit hit events for the container", kind: "counter", of: |u| count(u.max_events) },
-    UsageMetric { name: "container_memory_failcnt", help: "Number of memory usage hits limits", kind: "counter", of: |u| count(u.limit_hits) },
-    UsageMetric { name: "container_memory_file_dirty_bytes", help: "Number of bytes of file cache that has been modified but not yet written back to disk.", kind: "gauge", of: |u| count(u.dirty_files) },
-    UsageMetric { name: "container_memory_file_writeback_bytes", help: "Number of bytes of file cache that is currently being written back to disk.", kind: "gauge", of: |u| count(u.written_files) },
-    UsageMetric { name: "container_memory_kernel_usage", help: "Size of kernel memory allocated in bytes.", kind: "gauge", of: |u| count(u.kernel_memory) },
-    UsageMetric { name: "container_memory_mapped_file", help: "Size of memory mapped files in bytes.", kind: "gauge", of: |u| count(u.mapped_files) },
-    UsageMetric { name: "container_memory_max_usage_bytes", help: "Maximum memory usage recorded in bytes", kind: "gauge", of: |u| count(u.memory_peak) },
-    UsageMetric { name: "container_memory_pgscan_total", help: "Cumulative number of pages scanned by the page reclaim algorithm.", kind: "counter", of: |u| count(u.pages_scanned) },
-    UsageMetric { name: "container_memory_pgsteal_total", help: "Cumulative number of pages reclaimed by the page reclaim algorithm.", kind: "counter", of: |u| count(u.pages_reclaimed) },
-    UsageMetric { name: "container_memory_rss", help: "Size of RSS in bytes.", kind: "gauge", of: |u| count(u.rss) },
-    UsageMetric { name: "container_memory_swap", help: "Container swap usage in bytes.", kind: "gauge", of: |u| count(u.swap) },
-    UsageMetric { name: "container_memory_total_active_file_bytes", help: "Current total active file in bytes.", kind: "gauge", of: |u| count(u.active_files) },
-    UsageMetric { name: "container_memory_total_inactive_file_bytes", help: "Current total inactive file in bytes.", kind: "gauge", of: |u| count(u.inactive_files) },
-    UsageMetric { name: "container_memory_usage_bytes", help: "Current memory usage in bytes, including all memory regardless of when it was accessed", kind: "gauge", of: |u| count(u.memory) },
-    UsageMetric { name: "container_memory_working_set_bytes", help: "Current working set in bytes.", kind: "gauge", of: |u| count(u.working_set) },
-    UsageMetric { name: "container_memory_workingset_refault_anon_total", help: "Cumulative number of refaults of previously evicted anonymous pages.", kind: "counter", of: |u| count(u.refaults_anonymous) },
-    UsageMetric { name: "container_memory_workingset_refault_file_total", help: "Cumulative number of refaults of previously evicted file pages.", kind: "counter", of: |u| count(u.refaults_file) },
-    UsageMetric { name: "container_oom_events_total", help: "Count of out of memory events observed for the container", kind: "counter", of: |u| count(u.oom_kills) },
-    UsageMetric { name: "container_pressure_cpu_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to CPU congestion.", kind: "counter", of: |u| seconds(u.pressure.cpu.map(|of| of.full)) },
-    UsageMetric { name: "container_pressure_cpu_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to CPU congestion.", kind: "counter", of: |u| seconds(u.pressure.cpu.map(|of| of.some)) },
-    UsageMetric { name: "container_pressure_io_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to IO congestion.", kind: "counter", of: |u| seconds(u.pressure.io.map(|of| of.full)) },
-    UsageMetric { name: "container_pressure_io_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to IO congestion.", kind: "counter", of: |u| seconds(u.pressure.io.map(|of| of.some)) },
-    UsageMetric { name: "container_pressure_memory_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to memory congestion.", kind: "counter", of: |u| seconds(u.pressure.memory.map(|of| of.full)) },
-    UsageMetric { name: "container_pressure_memory_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to memory congestion.", kind: "counter", of: |u| seconds(u.pressure.memory.map(|of| of.some)) },
-    UsageMetric { name: "container_spec_cpu_period", help: "CPU period of the container.", kind: "gauge", of: |u| count(u.cpu_period) },
-    UsageMetric { name: "container_spec_cpu_quota", help: "CPU quota of the container.", kind: "gauge", of: |u| bounded(u.cpu_quota) },
-    UsageMetric { name: "container_spec_cpu_shares", help: "CPU share of the container.", kind: "gauge", of: |u| count(u.cpu_shares) },
-    UsageMetric { name: "container_spec_memory_limit_bytes", help: "Memory limit for the container.", kind: "gauge", of: |u| limit(u.memory_limit) },
-    UsageMetric { name: "container_spec_memory_swap_limit_bytes", help: "Memory swap limit for the container.", kind: "gauge", of: |u| limit(u.swap_limit) },
-    UsageMetric { name: "container_threads", help: "Number of threads running inside the container", kind: "gauge", of: |u| count(u.threads) },
-    UsageMetric { name: "container_threads_max", help: "Maximum number of threads allowed inside the container, infinity if value is zero", kind: "gauge", of: |u| limit(u.threads_limit) },
+    UsageMetric { name: "container_cpu_cfs_periods_total", help: "Number of elapsed enforcement period intervals.", kind: "counter", value:|u| count(u.periods) },
+    UsageMetric { name: "container_cpu_cfs_throttled_periods_total", help: "Number of throttled period intervals.", kind: "counter", value:|u| count(u.throttled_periods) },
+    UsageMetric { name: "container_cpu_cfs_throttled_seconds_total", help: "Total time duration the container has been throttled.", kind: "counter", value:|u| seconds(u.throttled) },
+    UsageMetric { name: "container_cpu_system_seconds_total", help: "Cumulative system cpu time consumed in seconds.", kind: "counter", value:|u| seconds(u.cpu_system) },
+    UsageMetric { name: "container_cpu_user_seconds_total", help: "Cumulative user cpu time consumed in seconds.", kind: "counter", value:|u| seconds(u.cpu_user) },
+    UsageMetric { name: "container_memory_cache", help: "Number of bytes of page cache memory.", kind: "gauge", value:|u| count(u.cache) },
+    UsageMetric { name: "container_memory_events_high_total", help: "Cumulative count of memory.high throttle events for the container", kind: "counter", value:|u| count(u.high_events) },
+    UsageMetric { name: "container_memory_events_max_total", help: "Cumulative count of memory.max limit hit events for the container", kind: "counter", value:|u| count(u.max_events) },
+    UsageMetric { name: "container_memory_failcnt", help: "Number of memory usage hits limits", kind: "counter", value:|u| count(u.limit_hits) },
+    UsageMetric { name: "container_memory_file_dirty_bytes", help: "Number of bytes of file cache that has been modified but not yet written back to disk.", kind: "gauge", value:|u| count(u.dirty_files) },
+    UsageMetric { name: "container_memory_file_writeback_bytes", help: "Number of bytes of file cache that is currently being written back to disk.", kind: "gauge", value:|u| count(u.written_files) },
+    UsageMetric { name: "container_memory_kernel_usage", help: "Size of kernel memory allocated in bytes.", kind: "gauge", value:|u| count(u.kernel_memory) },
+    UsageMetric { name: "container_memory_mapped_file", help: "Size of memory mapped files in bytes.", kind: "gauge", value:|u| count(u.mapped_files) },
+    UsageMetric { name: "container_memory_max_usage_bytes", help: "Maximum memory usage recorded in bytes", kind: "gauge", value:|u| count(u.memory_peak) },
+    UsageMetric { name: "container_memory_pgscan_total", help: "Cumulative number of pages scanned by the page reclaim algorithm.", kind: "counter", value:|u| count(u.pages_scanned) },
+    UsageMetric { name: "container_memory_pgsteal_total", help: "Cumulative number of pages reclaimed by the page reclaim algorithm.", kind: "counter", value:|u| count(u.pages_reclaimed) },
+    UsageMetric { name: "container_memory_rss", help: "Size of RSS in bytes.", kind: "gauge", value:|u| count(u.rss) },
+    UsageMetric { name: "container_memory_swap", help: "Container swap usage in bytes.", kind: "gauge", value:|u| count(u.swap) },
+    UsageMetric { name: "container_memory_total_active_file_bytes", help: "Current total active file in bytes.", kind: "gauge", value:|u| count(u.active_files) },
+    UsageMetric { name: "container_memory_total_inactive_file_bytes", help: "Current total inactive file in bytes.", kind: "gauge", value:|u| count(u.inactive_files) },
+    UsageMetric { name: "container_memory_usage_bytes", help: "Current memory usage in bytes, including all memory regardless of when it was accessed", kind: "gauge", value:|u| count(u.memory) },
+    UsageMetric { name: "container_memory_working_set_bytes", help: "Current working set in bytes.", kind: "gauge", value:|u| count(u.working_set) },
+    UsageMetric { name: "container_memory_workingset_refault_anon_total", help: "Cumulative number of refaults of previously evicted anonymous pages.", kind: "counter", value:|u| count(u.refaults_anonymous) },
+    UsageMetric { name: "container_memory_workingset_refault_file_total", help: "Cumulative number of refaults of previously evicted file pages.", kind: "counter", value:|u| count(u.refaults_file) },
+    UsageMetric { name: "container_oom_events_total", help: "Count of out of memory events observed for the container", kind: "counter", value:|u| count(u.oom_kills) },
+    UsageMetric { name: "container_pressure_cpu_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to CPU congestion.", kind: "counter", value:|u| seconds(u.pressure.cpu.map(|of| of.full)) },
+    UsageMetric { name: "container_pressure_cpu_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to CPU congestion.", kind: "counter", value:|u| seconds(u.pressure.cpu.map(|of| of.some)) },
+    UsageMetric { name: "container_pressure_io_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to IO congestion.", kind: "counter", value:|u| seconds(u.pressure.io.map(|of| of.full)) },
+    UsageMetric { name: "container_pressure_io_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to IO congestion.", kind: "counter", value:|u| seconds(u.pressure.io.map(|of| of.some)) },
+    UsageMetric { name: "container_pressure_memory_stalled_seconds_total", help: "Total time duration no tasks in the container could make progress due to memory congestion.", kind: "counter", value:|u| seconds(u.pressure.memory.map(|of| of.full)) },
+    UsageMetric { name: "container_pressure_memory_waiting_seconds_total", help: "Total time duration tasks in the container have waited due to memory congestion.", kind: "counter", value:|u| seconds(u.pressure.memory.map(|of| of.some)) },
+    UsageMetric { name: "container_spec_cpu_period", help: "CPU period of the container.", kind: "gauge", value:|u| count(u.cpu_period) },
+    UsageMetric { name: "container_spec_cpu_quota", help: "CPU quota of the container.", kind: "gauge", value:|u| bounded(u.cpu_quota) },
+    UsageMetric { name: "container_spec_cpu_shares", help: "CPU share of the container.", kind: "gauge", value:|u| count(u.cpu_shares) },
+    UsageMetric { name: "container_spec_memory_limit_bytes", help: "Memory limit for the container.", kind: "gauge", value:|u| limit(u.memory_limit) },
+    UsageMetric { name: "container_spec_memory_swap_limit_bytes", help: "Memory swap limit for the container.", kind: "gauge", value:|u| limit(u.swap_limit) },
+    UsageMetric { name: "container_threads", help: "Number of threads running inside the container", kind: "gauge", value:|u| count(u.threads) },
+    UsageMetric { name: "container_threads_max", help: "Maximum number of threads allowed inside the container, infinity if value is zero", kind: "gauge", value:|u| limit(u.threads_limit) },
 ];
 
 /// One metric of a disk.
 struct DiskMetric {
     name: &'static str,
     help: &'static str,
-    of: fn(&DiskUsage) -> u64,
+    value: fn(&DiskUsage) -> u64,
 }
 
 /// The kernel's disk counters by cgroup.
 #[rustfmt::skip] // One a line.
 const DISK_FIGURES: &[DiskMetric] = &[
-    DiskMetric { name: "container_fs_reads_bytes_total", help: "Cumulative count of bytes read", of: |disk| disk.bytes_read },
-    DiskMetric { name: "container_fs_reads_total", help: "Cumulative count of reads completed", of: |disk| disk.reads },
-    DiskMetric { name: "container_fs_writes_bytes_total", help: "Cumulative count of bytes written", of: |disk| disk.bytes_written },
-    DiskMetric { name: "container_fs_writes_total", help: "Cumulative count of writes completed", of: |disk| disk.writes },
+    DiskMetric { name: "container_fs_reads_bytes_total", help: "Cumulative count of bytes read", value:|disk| disk.bytes_read },
+    DiskMetric { name: "container_fs_reads_total", help: "Cumulative count of reads completed", value:|disk| disk.reads },
+    DiskMetric { name: "container_fs_writes_bytes_total", help: "Cumulative count of bytes written", value:|disk| disk.bytes_written },
+    DiskMetric { name: "container_fs_writes_total", help: "Cumulative count of writes completed", value:|disk| disk.writes },
 ];
 
 /// A consumer with a cgroup, with cAdvisor's labels.
@@ -114,12 +114,12 @@ fn labels<'a>(
     namespace: &'a str,
     pod: &'a str,
 ) -> [(&'static str, &'a str); 6] {
-    let of = |text: fn(&ContainerUsage) -> &str| container.map(text).unwrap_or_default();
+    let field = |text: fn(&ContainerUsage) -> &str| container.map(text).unwrap_or_default();
     [
-        ("container", of(|of| &of.name)),
+        ("container", field(|container| &container.name)),
         ("id", id),
-        ("image", of(|of| &of.image)),
-        ("name", of(|of| &of.id)),
+        ("image", field(|container| &container.image)),
+        ("name", field(|container| &container.id)),
         ("namespace", namespace),
         ("pod", pod),
     ]
@@ -138,22 +138,22 @@ fn measured(snapshot: &Snapshot) -> Vec<MeasuredGroup<'_>> {
                 usage: &group.usage,
             });
         }
-        for of in &pod.containers {
-            let labels = labels(Some(of), &of.path, space, name);
-            all.push(MeasuredGroup { labels, usage: &of.group.usage });
+        for container in &pod.containers {
+            let labels = labels(Some(container), &container.path, space, name);
+            all.push(MeasuredGroup { labels, usage: &container.group.usage });
         }
     }
     all
 }
 
-pub(super) fn told(snapshot: &Snapshot) -> String {
+pub(super) fn render(snapshot: &Snapshot) -> String {
     let mut text = Text::default();
     let at = Some(snapshot.at);
     let all = measured(snapshot);
-    for UsageMetric { name, help, kind, of } in FIGURES {
+    for UsageMetric { name, help, kind, value } in FIGURES {
         text.family(name, help, kind);
         for one in &all {
-            text.sample(name, &one.labels, of(one.usage), at);
+            text.sample(name, &one.labels, value(one.usage), at);
         }
     }
     let name = "container_cpu_usage_seconds_total";
@@ -199,14 +199,14 @@ fn disks(text: &mut Text, all: &[MeasuredGroup<'_>], snapshot: &Snapshot) {
         let name = snapshot.node.disk_names.get(&(disk.major, disk.minor));
         name.map(|name| format!("/dev/{name}")).unwrap_or_default()
     };
-    for DiskMetric { name, help, of } in DISK_FIGURES {
+    for DiskMetric { name, help, value } in DISK_FIGURES {
         text.family(name, help, "counter");
         for (one, disk) in all.iter().flat_map(|one| one.usage.disks.iter().map(move |d| (one, d)))
         {
             let (device, [container, rest @ ..]) = (device(disk), one.labels);
             let labels: Vec<_> =
                 [container, ("device", device.as_str())].into_iter().chain(rest).collect();
-            text.sample(name, &labels, Some(of(disk) as f64), Some(snapshot.at));
+            text.sample(name, &labels, Some(value(disk) as f64), Some(snapshot.at));
         }
     }
     let name = "container_blkio_device_usage_total";
@@ -233,12 +233,12 @@ fn disks(text: &mut Text, all: &[MeasuredGroup<'_>], snapshot: &Snapshot) {
 }
 
 fn containers(text: &mut Text, snapshot: &Snapshot) {
-    let mut each = |name: &str, help: &str, of: &dyn Fn(&ContainerUsage) -> Option<f64>| {
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&ContainerUsage) -> Option<f64>| {
         text.family(name, help, "gauge");
         for pod in &snapshot.pods {
             for one in &pod.containers {
                 let labels = labels(Some(one), &one.path, &pod.namespace, &pod.name);
-                text.sample(name, &labels, of(one), Some(snapshot.at));
+                text.sample(name, &labels, value(one), Some(snapshot.at));
             }
         }
     };
@@ -246,9 +246,9 @@ fn containers(text: &mut Text, snapshot: &Snapshot) {
         Some(snapshot.at.seconds() as f64)
     });
     let help = "Number of processes running inside the container.";
-    each("container_processes", help, &|of| count(of.group.usage.processes));
+    each("container_processes", help, &|container| count(container.group.usage.processes));
     let help = "Start time of the container since unix epoch in seconds.";
-    each("container_start_time_seconds", help, &|of| of.started.map(since_1970));
+    each("container_start_time_seconds", help, &|container| container.started.map(since_1970));
 }
 
 /// Reads one direction of traffic.
@@ -256,10 +256,10 @@ type TrafficField = fn(&Traffic) -> u64;
 
 fn networks(text: &mut Text, snapshot: &Snapshot) {
     let figures: [(&str, &str, TrafficField); 4] = [
-        ("bytes_total", "bytes", |of| of.bytes),
-        ("errors_total", "errors encountered while", |of| of.errors),
-        ("packets_dropped_total", "packets dropped while", |of| of.dropped),
-        ("packets_total", "packets", |of| of.packets),
+        ("bytes_total", "bytes", |traffic| traffic.bytes),
+        ("errors_total", "errors encountered while", |traffic| traffic.errors),
+        ("packets_dropped_total", "packets dropped while", |traffic| traffic.dropped),
+        ("packets_total", "packets", |traffic| traffic.packets),
     ];
     for (way, past, present) in
         [("receive", "received", "receiving"), ("transmit", "transmitted", "transmitting")]

@@ -10,7 +10,7 @@ use crate::observability::prometheus::Text;
 
 const SECOND: f64 = 1e9;
 
-pub(super) fn told(snapshot: &Snapshot) -> String {
+pub(super) fn render(snapshot: &Snapshot) -> String {
     let mut text = Text::default();
     let node = &snapshot.node;
     let at = Some(snapshot.at);

@@ -26,7 +26,7 @@ fn at(time: &Value, mut fields: Map<String, Value>) -> Option<Value> {
     Some(fields.into())
 }
 
-pub(super) fn told(snapshot: &Snapshot) -> Value {
+pub(super) fn render(snapshot: &Snapshot) -> Value {
     let time = Value::from(snapshot.at.to_seconds_text());
     let pods: Vec<Value> = snapshot.pods.iter().map(|of| pod(of, snapshot, &time)).collect();
     json!({"node": node(&snapshot.node, &time), "pods": pods})

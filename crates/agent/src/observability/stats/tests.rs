@@ -55,8 +55,8 @@ fn snapshot() -> Snapshot {
 
 #[test]
 fn the_summary_has_what_is_known_and_nothing_else() {
-    let told = summary::told(&snapshot());
-    let pod = &told["pods"][0];
+    let text = summary::render(&snapshot());
+    let pod = &text["pods"][0];
     assert_eq!(pod["podRef"], json!({"name": "p", "namespace": "n", "uid": "u"}));
     let time = "1970-01-01T00:01:40Z";
     let cpu = json!({"time": time, "usageCoreNanoSeconds": 2_000_000_000_u64, "usageNanoCores": 3});
@@ -68,7 +68,7 @@ fn the_summary_has_what_is_known_and_nothing_else() {
     assert!(container["cpu"].get("usageNanoCores").is_none());
     assert_eq!(container["swap"]["swapAvailableBytes"], 0);
     assert!(container.get("rootfs").is_none(), "nobody said how large the runtime's disk is");
-    let node = &told["node"];
+    let node = &text["node"];
     assert_eq!(
         (&node["nodeName"], &node["memory"]["usageBytes"]),
         (&"node-1".into(), &6000.into())
@@ -78,7 +78,7 @@ fn the_summary_has_what_is_known_and_nothing_else() {
 
 #[test]
 fn resource_figures_carry_the_time_at_which_they_were_true() {
-    let told = resource::told(&snapshot());
+    let text = resource::render(&snapshot());
     for line in [
         "container_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 1.5 100005",
         "container_start_time_seconds{container=\"c\",namespace=\"n\",pod=\"p\"} 50",
@@ -86,14 +86,14 @@ fn resource_figures_carry_the_time_at_which_they_were_true() {
         "node_memory_working_set_bytes 6000 100005",
         "resource_scrape_error 0",
     ] {
-        assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
     }
-    assert!(!told.contains("node_cpu_usage"), "{told}");
+    assert!(!text.contains("node_cpu_usage"), "{text}");
 }
 
 #[test]
 fn cadvisors_figures_are_of_containers_and_of_pods() {
-    let told = cadvisor::told(&snapshot());
+    let text = cadvisor::render(&snapshot());
     for line in [
         "container_cpu_usage_seconds_total{container=\"c\",cpu=\"total\",id=\"/kubepods/podu/id\",\
          image=\"busybox\",name=\"id\",namespace=\"n\",pod=\"p\"} 1.5 100005",
@@ -103,9 +103,9 @@ fn cadvisors_figures_are_of_containers_and_of_pods() {
          interface=\"eth0\",name=\"\",namespace=\"n\",pod=\"p\"} 5 100005",
         "container_scrape_error 0",
     ] {
-        assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
     }
-    assert!(!told.contains("container_memory_cache"), "{told}");
+    assert!(!text.contains("container_memory_cache"), "{text}");
 }
 
 #[test]

@@ -32,7 +32,9 @@ impl PodSet {
     /// Returns the pod with the resources that it was allocated before the agent started, if any.
     pub(super) fn as_allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         match self.context.allocations().allocated(&pod.metadata.uid) {
-            Some(given) if !given.agrees(&PodAllocation::of(pod)) => Arc::new(given.put(pod)),
+            Some(allocated) if !allocated.agrees(&PodAllocation::of(pod)) => {
+                Arc::new(allocated.put(pod))
+            }
             _ => Arc::clone(pod),
         }
     }
@@ -56,55 +58,56 @@ impl PodSet {
 
     /// Sends the current pod to its worker, after its spec changed or resources were released. Returns true
     /// if the pod's allocation changed.
-    pub(super) fn tell_worker(&mut self, uid: &str) -> bool {
+    pub(super) fn notify_worker(&mut self, uid: &str) -> bool {
         let Some(entry) = self.entries.get(uid) else { return false };
-        let wanted = Arc::clone(&entry.read.pod);
-        let over = entry.settled || PodStatus::read(&wanted.status).phase.is_terminal();
-        let given = self.as_allocated(&wanted);
-        let asks = !Arc::ptr_eq(&wanted, &given);
-        let mut allocated = false;
-        let (given, pending) = match asks && !over && !wanted.is_terminating() {
-            false => (given, None),
-            true => match self.allocate(&wanted, &given) {
+        let wanted = Arc::clone(&entry.parsed.pod);
+        let over = entry.resources_released || PodStatus::read(&wanted.status).phase.is_terminal();
+        let allocated = self.as_allocated(&wanted);
+        let asks = !Arc::ptr_eq(&wanted, &allocated);
+        let mut changed = false;
+        let (allocated, pending) = match asks && !over && !wanted.is_terminating() {
+            false => (allocated, None),
+            true => match self.allocate(&wanted, &allocated) {
                 Ok(()) => {
-                    allocated = true;
+                    changed = true;
                     (wanted, None)
                 }
                 Err(refused) => {
-                    let said = said(&refused, wanted.metadata.generation);
-                    self.tell_refused(&wanted, &refused, &said);
-                    (given, Some(said))
+                    let outcome = refusal_outcome(&refused, wanted.metadata.generation);
+                    self.report_refusal(&wanted, &refused, &outcome);
+                    (allocated, Some(outcome))
                 }
             },
         };
         let Some(entry) = self.entries.get_mut(uid) else { return false };
-        let State::Working(orders, _) = &entry.state else { return false };
+        let State::Working(messages, _) = &entry.state else { return false };
         if entry.pending != pending {
-            let _ = orders.send(WorkerMessage::Resize(pending.clone()));
+            let _ = messages.send(WorkerMessage::Resize(pending.clone()));
         }
-        let _ = orders.send(WorkerMessage::Pod(Arc::clone(&given)));
-        (entry.given, entry.pending) = (given, pending);
-        if allocated {
+        let _ = messages.send(WorkerMessage::PodChanged(Arc::clone(&allocated)));
+        (entry.allocated, entry.pending) = (allocated, pending);
+        if changed {
             self.publish();
         }
-        allocated
+        changed
     }
 
-    /// Does the same. If the allocation changed, also retries other resizes with the released resources.
-    pub(super) fn tell_worker_and_others(&mut self, uid: &str) {
-        if self.tell_worker(uid) {
+    /// Sends the current pod to its worker. If its allocation changed, retries other resizes, because it may
+    /// have released resources.
+    pub(super) fn notify_worker_and_retry(&mut self, uid: &str) {
+        if self.notify_worker(uid) {
             self.retry_resizes();
         }
     }
 
     /// Allocates the resources of the spec, or returns why not.
-    fn allocate(&mut self, wanted: &Arc<Pod>, given: &Arc<Pod>) -> Result<(), ResizeRefusal> {
+    fn allocate(&mut self, wanted: &Arc<Pod>, allocated: &Arc<Pod>) -> Result<(), ResizeRefusal> {
         let uid = &wanted.metadata.uid;
-        self.judge(wanted, given)?;
+        self.judge(wanted, allocated)?;
         let context = &self.context;
         let demand = placement_demand(wanted);
-        let mut book = context.book();
-        let replanned = book.replan(&demand, Surplus::Kept);
+        let mut ledger = context.ledger();
+        let replanned = ledger.replan(&demand, Surplus::Kept);
         // CPUs that are not free now may be free later.
         let planned = replanned.map_err(|no| match no {
             Refusal::WholeCores { refusal: CpuRefusal::NotWholeCores { .. }, .. } => {
@@ -116,9 +119,9 @@ impl PodSet {
             let no = Rejection::Device { error };
             ResizeRefusal::Deferred(no)
         };
-        book.commit(planned).map_err(|error| failed(error.to_string()))?;
-        drop(book);
-        context.note_booked();
+        ledger.commit(planned).map_err(|error| failed(error.to_string()))?;
+        drop(ledger);
+        context.note_ledger_change();
         let noted = context.allocations().allocate(uid, PodAllocation::of(wanted));
         noted.map_err(|error| failed(error.to_string()))?;
         let pod = resize::describe(wanted, None);
@@ -126,16 +129,16 @@ impl PodSet {
         Ok(())
     }
 
-    fn judge(&self, wanted: &Pod, given: &Pod) -> Result<(), ResizeRefusal> {
+    fn judge(&self, wanted: &Pod, allocated: &Pod) -> Result<(), ResizeRefusal> {
         let others = self.neighbours(&wanted.metadata.uid);
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        with_rules(&self.context, |rules| resize::judge(wanted, given, &node, &others, rules))
+        with_rules(&self.context, |rules| resize::judge(wanted, allocated, &node, &others, rules))
     }
 
     /// Reports a refusal unless it was already reported.
-    fn tell_refused(&self, pod: &Pod, refused: &ResizeRefusal, said: &ResizeOutcome) {
+    fn report_refusal(&self, pod: &Pod, refused: &ResizeRefusal, outcome: &ResizeOutcome) {
         let before = self.entries.get(&pod.metadata.uid).and_then(|entry| entry.pending.as_ref());
-        if before == Some(said) || is_in_status(pod, said) {
+        if before == Some(outcome) || is_in_status(pod, outcome) {
             return;
         }
         let step = match refused {
@@ -145,19 +148,19 @@ impl PodSet {
                 ResizeStep::Infeasible
             }
         };
-        let text = resize::describe(pod, Some(&said.message));
+        let text = resize::describe(pod, Some(&outcome.message));
         self.context.recorder.pod(pod, AgentEvent::Resize { step, pod: text });
     }
 
     /// Retries deferred resizes, by priority and then by waiting time.
     pub(super) fn retry_resizes(&mut self) {
-        let waits = |said: &ResizeOutcome| said.reason == DEFERRED;
+        let waits = |outcome: &ResizeOutcome| outcome.reason == DEFERRED;
         let mut waiting: Vec<(i32, Option<String>, String)> = self
             .entries
             .iter()
             .filter(|(_, entry)| entry.pending.as_ref().is_some_and(waits))
             .map(|(uid, entry)| {
-                let pod = &entry.read.pod;
+                let pod = &entry.parsed.pod;
                 let since = PodStatus::read(&pod.status);
                 let since = since.condition("PodResizePending");
                 let since = since.and_then(|of| of.last_transition_time.clone());
@@ -166,7 +169,7 @@ impl PodSet {
             .collect();
         waiting.sort();
         for (_, _, uid) in waiting {
-            self.tell_worker(&uid);
+            self.notify_worker(&uid);
         }
     }
 
@@ -176,26 +179,26 @@ impl PodSet {
     }
 }
 
-/// Pods that only the runtime has do not count, as upstream: force-deleting a pod frees its resources at
-/// once.
+/// Returns the pods that use resources of the node. As upstream, pods that only the runtime has do not
+/// count: force-deleting a pod frees its resources at once.
 fn neighbours<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<Neighbour<'a>> {
     entries
         .iter()
-        .filter(|(uid, entry)| *uid != but && !entry.settled && !entry.gone)
+        .filter(|(uid, entry)| *uid != but && !entry.resources_released && !entry.deleted)
         .filter(|(_, entry)| matches!(entry.state, State::Working(..)))
-        .map(|(_, entry)| Neighbour::new(&entry.given))
+        .map(|(_, entry)| Neighbour::new(&entry.allocated))
         .collect()
 }
 
-fn with_rules<T>(context: &AgentContext, decide: impl FnOnce(&ResizeRules<'_>) -> T) -> T {
-    let (facts, classes) = (context.facts(), context.classes());
+fn with_rules<T>(context: &AgentContext, judge: impl FnOnce(&ResizeRules<'_>) -> T) -> T {
+    let (node_env, classes) = (context.node_env(), context.classes());
     let (static_cpus, static_memory) = {
-        let book = context.book();
-        let node = book.node();
+        let ledger = context.ledger();
+        let node = ledger.node();
         (matches!(node.cpu, CpuPolicy::Static(_)), matches!(node.memory, MemoryPolicy::Static(_)))
     };
-    decide(&ResizeRules {
-        facts: &facts,
+    judge(&ResizeRules {
+        node_env: &node_env,
         static_cpus,
         change_static_cpus: context.change_static_cpus,
         static_memory,
@@ -203,7 +206,7 @@ fn with_rules<T>(context: &AgentContext, decide: impl FnOnce(&ResizeRules<'_>) -
     })
 }
 
-fn said(refused: &ResizeRefusal, generation: i64) -> ResizeOutcome {
+fn refusal_outcome(refused: &ResizeRefusal, generation: i64) -> ResizeOutcome {
     let reason = match refused {
         ResizeRefusal::Deferred(_) => DEFERRED,
         ResizeRefusal::Infeasible(_) => INFEASIBLE,
@@ -212,10 +215,10 @@ fn said(refused: &ResizeRefusal, generation: i64) -> ResizeOutcome {
 }
 
 /// Returns true if the API already has it, from before the agent started.
-fn is_in_status(pod: &Pod, said: &ResizeOutcome) -> bool {
+fn is_in_status(pod: &Pod, outcome: &ResizeOutcome) -> bool {
     PodStatus::read(&pod.status).condition("PodResizePending").is_some_and(|found| {
-        (&found.reason, &found.message) == (&said.reason, &said.message)
-            && found.observed_generation == said.generation
+        (&found.reason, &found.message) == (&outcome.reason, &outcome.message)
+            && found.observed_generation == outcome.generation
     })
 }
 
@@ -230,14 +233,15 @@ mod tests {
 
     #[tokio::test]
     async fn only_running_pods_with_resources_are_neighbours() {
-        let entry = |name: &str, settled, gone| {
+        let entry = |name: &str, resources_released, deleted| {
             let metadata = Metadata { name: name.to_owned(), ..Metadata::default() };
             let pod = Arc::new(Pod { metadata, ..Pod::default() });
-            let read = PodWithManifest { pod: Arc::clone(&pod), text: "".into() };
-            let (orders, _) = mpsc::unbounded_channel();
-            let state = State::Working(orders, tokio::spawn(async {}));
+            let parsed = PodWithManifest { pod: Arc::clone(&pod), text: "".into() };
+            let (messages, _) = mpsc::unbounded_channel();
+            let state = State::Working(messages, tokio::spawn(async {}));
             let origin = ConfigSource::Api;
-            let entry = Entry { read, given: pod, pending: None, origin, state, settled, gone };
+            let entry = Entry::new(parsed, pod, origin);
+            let entry = Entry { state, resources_released, deleted, ..entry };
             (name.to_owned(), entry)
         };
         let waiting = entry("waiting", false, false);

@@ -13,19 +13,19 @@ impl PodSet {
     /// Returns the logs of all containers that were running at the last relist.
     #[must_use]
     pub fn running_logs(&self) -> Vec<RunningLog> {
-        let facts = self.context.facts();
+        let node_env = self.context.node_env();
         let mut logs = Vec::new();
         for (uid, summary) in &self.summaries {
-            let of = Metadata {
+            let metadata = Metadata {
                 name: summary.name.clone(),
                 namespace: summary.namespace.clone(),
                 uid: uid.clone(),
                 ..Metadata::default()
             };
-            let directory = log_directory_of(&facts, &of);
+            let directory = log_directory_of(&node_env, &metadata);
             for (id, container) in &summary.containers {
                 if container.state == ContainerState::Running {
-                    let file = log_path(facts.os, &container.name, container.attempt);
+                    let file = log_path(node_env.os, &container.name, container.attempt);
                     let path = Path::new(&directory).join(file);
                     logs.push(RunningLog { container: id.clone(), path });
                 }

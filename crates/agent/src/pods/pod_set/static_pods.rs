@@ -1,5 +1,5 @@
-//! Static pods among all pods: [`PodSet::take_files`] starts and ends them as their manifests are added and
-//! removed, and publishes the wanted mirror pods.
+//! Static pods among all pods: [`PodSet::handle_static_pods`] starts and ends them as their manifests are
+//! added and removed, and publishes the wanted mirror pods.
 //!
 //! A pod whose manifest was removed has its own grace period. A pod that replaces it waits until it is gone,
 //! because both may use the same port.
@@ -52,8 +52,8 @@ impl StaticPods {
     /// Updates the mirrors, which are pods of the API that are not run.
     pub(super) fn note(&mut self, change: &Change<PodWithManifest>) {
         let name = |key: &Key| (key.namespace().to_owned(), key.name().to_owned());
-        let mut put = |key: &Key, read: &PodWithManifest| {
-            match Mirror::of(&read.pod) {
+        let mut put = |key: &Key, parsed: &PodWithManifest| {
+            match Mirror::of(&parsed.pod) {
                 Some(mirror) => self.mirrors.insert(name(key), mirror),
                 None => self.mirrors.remove(&name(key)),
             };
@@ -61,8 +61,8 @@ impl StaticPods {
         match change {
             Change::Replaced { all, .. } => {
                 let there: BTreeSet<Name> = all.iter().map(|(key, ..)| name(key)).collect();
-                for (key, _, read) in all {
-                    put(key, read);
+                for (key, _, parsed) in all {
+                    put(key, parsed);
                 }
                 self.mirrors.retain(|name, _| there.contains(name));
             }
@@ -77,18 +77,18 @@ impl StaticPods {
 
 impl PodSet {
     /// Handles the complete list of pods of the manifests.
-    pub fn take_files(&mut self, wanted: Vec<PodWithManifest>) {
+    pub fn handle_static_pods(&mut self, wanted: Vec<PodWithManifest>) {
         // Only pods that ran before the agent started can be adopted.
         let running = match self.files.are_read() {
             true => BTreeMap::new(),
             false => running_static_pods(&self.summaries),
         };
         let wanted = self.files.identities.resolve(wanted, &running);
-        let by_uid = |read: PodWithManifest| (read.pod.metadata.uid.clone(), read);
+        let by_uid = |parsed: PodWithManifest| (parsed.pod.metadata.uid.clone(), parsed);
         let wanted: BTreeMap<String, PodWithManifest> = wanted.into_iter().map(by_uid).collect();
         if !self.complete {
             self.files.wanted = Some(wanted);
-            self.begin_all();
+            self.add_all();
             return;
         }
         let unwanted: Vec<String> = self
@@ -98,49 +98,49 @@ impl PodSet {
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in unwanted {
-            self.end_static(&uid);
+            self.terminate_static(&uid);
         }
         let news: Vec<PodWithManifest> = wanted.values().cloned().collect();
         self.files.wanted = Some(wanted);
-        for read in news {
-            self.begin_static(read);
+        for parsed in news {
+            self.add_static(parsed);
         }
         self.publish();
-        self.end_unwanted();
+        self.terminate_orphans();
     }
 
     /// Starts a static pod. One that is still terminating is started when it is gone.
-    pub(super) fn begin_static(&mut self, read: PodWithManifest) {
-        let uid = read.pod.metadata.uid.clone();
+    pub(super) fn add_static(&mut self, parsed: PodWithManifest) {
+        let uid = parsed.pod.metadata.uid.clone();
         if !self.entries.contains_key(&uid) {
-            self.context.board.show(&uid, Arc::clone(&read.text));
-            self.begin(read, ConfigSource::File);
+            self.context.pod_cache.insert(&uid, Arc::clone(&parsed.text));
+            self.add(parsed, ConfigSource::File);
         }
     }
 
-    fn end_static(&mut self, uid: &str) {
+    fn terminate_static(&mut self, uid: &str) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
-        let State::Working(orders, _) = &entry.state else {
-            self.end_gone(uid);
+        let State::Working(messages, _) = &entry.state else {
+            self.terminate_deleted(uid);
             return;
         };
         if self.files.leaving.insert(uid.to_owned()) {
             // Like a deleted pod of the API, with its own grace period. Later updates of the pod also have
             // the deletion timestamp.
             let now = self.context.clock.now().to_seconds_text();
-            for pod in [&mut entry.read.pod, &mut entry.given] {
+            for pod in [&mut entry.parsed.pod, &mut entry.allocated] {
                 Arc::make_mut(pod).metadata.deletion_timestamp = Some(now.clone());
             }
-            let _ = orders.send(WorkerMessage::Pod(Arc::clone(&entry.given)));
+            let _ = messages.send(WorkerMessage::PodChanged(Arc::clone(&entry.allocated)));
         }
     }
 
     /// Starts a static pod again whose manifest was restored while it was terminating.
-    pub(super) fn static_is_over(&mut self, uid: &str) {
+    pub(super) fn static_pod_removed(&mut self, uid: &str) {
         if self.files.leaving.remove(uid)
-            && let Some(read) = self.files.wanted.as_ref().and_then(|wanted| wanted.get(uid))
+            && let Some(parsed) = self.files.wanted.as_ref().and_then(|wanted| wanted.get(uid))
         {
-            self.begin_static(read.clone());
+            self.add_static(parsed.clone());
         }
     }
 
@@ -154,7 +154,7 @@ impl PodSet {
                 *uid != pod.metadata.uid
                     && is_static(entry.origin)
                     && matches!(entry.state, State::Working(..))
-                    && mirror::name(&entry.read.pod) == name
+                    && mirror::name(&entry.parsed.pod) == name
             })
     }
 
@@ -164,7 +164,7 @@ impl PodSet {
             entry.origin == ConfigSource::File && matches!(entry.state, State::Working(..))
         });
         let wanted: BTreeMap<Name, PodWithManifest> =
-            shown.map(|entry| (mirror::name(&entry.read.pod), entry.read.clone())).collect();
+            shown.map(|entry| (mirror::name(&entry.parsed.pod), entry.parsed.clone())).collect();
         let there = self.files.mirrors.clone();
         let complete = self.complete;
         self.context.mirrors.send_if_modified(|now| {

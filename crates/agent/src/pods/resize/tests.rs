@@ -61,12 +61,12 @@ fn amounts(cpu: &str, memory: &str) -> ResourceList {
     serde_json::from_value(json!({"cpu": cpu, "memory": memory, "pods": "110"})).unwrap()
 }
 
-fn facts(swap: SwapBehavior) -> NodeEnvironment {
-    let mut facts = crate::runtime::lower::tests::World::new().facts;
-    facts.swap = swap;
-    facts.cgroups.version = CgroupVersion::V2;
-    facts.cgroups.swap_controller = true;
-    facts
+fn node_env(swap: SwapBehavior) -> NodeEnvironment {
+    let mut node_env = crate::runtime::lower::tests::World::new().node_env;
+    node_env.swap = swap;
+    node_env.cgroups.version = CgroupVersion::V2;
+    node_env.cgroups.swap_controller = true;
+    node_env
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn feasibility_matches_upstream() {
     let node =
         admission::Node { allocatable: amounts("1700m", "2Gi"), ..admission::Node::default() };
     let beside = pod(json!({"requests": {"cpu": "900m", "memory": "1Gi"}}));
-    let facts = facts(SwapBehavior::NoSwap);
+    let node_env = node_env(SwapBehavior::NoSwap);
     let table = [
         ("400m", "32Mi", None),
         ("800m", "32Mi", None),
@@ -103,7 +103,7 @@ fn feasibility_matches_upstream() {
     for (cpu, memory, expected) in table {
         let wanted = pod(json!({"requests": {"cpu": cpu, "memory": memory}}));
         let rules = ResizeRules {
-            facts: &facts,
+            node_env: &node_env,
             static_cpus: true,
             change_static_cpus: false,
             static_memory: true,
@@ -158,9 +158,9 @@ fn infeasible_resizes_are_rejected_with_the_reason() {
         (class("gold"), class("silver"), never, Some("qos_resource_class")),
     ];
     for (wanted, has, swap, expected) in table {
-        let facts = facts(swap);
+        let node_env = node_env(swap);
         let rules = ResizeRules {
-            facts: &facts,
+            node_env: &node_env,
             static_cpus: true,
             change_static_cpus: false,
             static_memory: true,
@@ -190,7 +190,7 @@ fn exclusive_cpus_and_classes_change_only_where_supported() {
         classes,
         ..admission::Node::default()
     };
-    let facts = facts(SwapBehavior::NoSwap);
+    let node_env = node_env(SwapBehavior::NoSwap);
     let of = |cpu: &str, class: &str| {
         let both = json!({"cpu": cpu, "memory": "1Gi"});
         let classes = json!([{"name": "rdt", "class": class}]);
@@ -201,7 +201,7 @@ fn exclusive_cpus_and_classes_change_only_where_supported() {
         container: ["k8s.io/rdt".to_owned()].into(),
     };
     let rules = ResizeRules {
-        facts: &facts,
+        node_env: &node_env,
         static_cpus: true,
         change_static_cpus: true,
         static_memory: true,

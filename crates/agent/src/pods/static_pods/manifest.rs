@@ -44,17 +44,17 @@ impl ManifestError {
 pub fn read(
     text: &str,
     place: &str,
-    around: ManifestContext<'_>,
+    context: ManifestContext<'_>,
     now: Timestamp,
 ) -> Result<PodWithManifest, ManifestError> {
     let document = document(text)?;
     let mut pod = decoded(&document)?;
-    apply_static_pod_defaults(&mut pod, place, around.node, now);
+    apply_static_pod_defaults(&mut pod, place, context.node, now);
     let Some(resource) = catalog::of_kind("v1", "Pod") else {
         return Err(ManifestError::at(Mark::START, FieldPath::root(), "the schema has no pods"));
     };
     rules::set_defaults(resource, &mut pod);
-    let setting = Setting { gates: around.gates, allow_privileged: true, now };
+    let setting = Setting { gates: context.gates, allow_privileged: true, now };
     let causes = rules::validate_create(resource, &pod, &setting);
     let found = causes.0.into_iter().map(|cause| located(&document, &cause.field, cause.message));
     let mut problems: Vec<YamlError> = found.collect();
@@ -184,7 +184,7 @@ fn apply_static_pod_defaults(pod: &mut Value, place: &str, node: &str, now: Time
     pod["status"] = json!({"phase": "Pending"});
 }
 
-/// Tolerates all `NoExecute` taints, so that a static pod is never evicted by one.
+/// Adds a toleration of all `NoExecute` taints, so that none evicts a static pod.
 fn add_no_execute_toleration(spec: &mut Value) {
     let toleration = json!({"operator": "Exists", "effect": "NoExecute"});
     if !spec["tolerations"].is_array() {

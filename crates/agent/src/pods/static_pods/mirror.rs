@@ -15,8 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::observability::error_log::ErrorLog;
 use crate::pods::pod_set::PodWithManifest;
 use crate::spec::Pod;
+use crate::supervisor::millis;
 
 /// The annotation with the hash of the mirror's static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
@@ -124,15 +126,14 @@ pub fn object(
 }
 
 /// Reconciles mirrors for as long as it is polled. `node` is the Node object in the API.
-pub async fn keep(
+pub async fn run(
     api: Client,
     name: String,
     mut node: watch::Receiver<Option<Arc<Value>>>,
     mut mirrors: watch::Receiver<Arc<Mirrors>>,
 ) {
     let mut wait = WAITS.0;
-    // The last reported error of each mirror, so that it is logged once.
-    let mut said: BTreeMap<Name, String> = BTreeMap::new();
+    let mut errors: BTreeMap<Name, ErrorLog> = BTreeMap::new();
     loop {
         let now = Arc::clone(&mirrors.borrow_and_update());
         let uid = node
@@ -141,18 +142,24 @@ pub async fn keep(
             .and_then(|node| node["metadata"]["uid"].as_str().map(str::to_owned));
         let mut failed = false;
         for action in plan(&now) {
+            let (Action::Create(of) | Action::Delete { name: of, .. }) = &action;
+            let (log, pod) = (errors.entry(of.clone()).or_default(), full_name(of));
             match act(&api, &now, &action, &name, uid.as_deref()).await {
-                Ok(()) => {}
-                Err(why) => {
+                Ok(()) => {
+                    if let Some(failures) = log.recovered() {
+                        info!(pod, failures, "updated the mirror pod after failures");
+                    }
+                }
+                Err(error) => {
                     failed = true;
-                    let (Action::Create(of) | Action::Delete { name: of, .. }) = &action;
-                    if said.insert(of.clone(), why.clone()).as_ref() != Some(&why) {
-                        warn!(namespace = of.0, pod = of.1, why, "failed to update a mirror pod");
+                    if log.failed(&error) {
+                        let retry_in_ms = millis(wait);
+                        warn!(pod, error, retry_in_ms, "failed to update a mirror pod");
                     }
                 }
             }
         }
-        said.retain(|of, _| now.wanted.contains_key(of) || now.there.contains_key(of));
+        errors.retain(|of, _| now.wanted.contains_key(of) || now.there.contains_key(of));
         let again = async {
             if failed {
                 tokio::time::sleep(wait).await;
@@ -171,6 +178,10 @@ pub async fn keep(
         }
         wait = if failed { (wait * 2).min(WAITS.1) } else { WAITS.0 };
     }
+}
+
+fn full_name((namespace, name): &Name) -> String {
+    format!("{namespace}/{name}")
 }
 
 async fn act(
@@ -195,7 +206,7 @@ async fn act(
             let pod = object(read, node, node_uid).map_err(|error| error.to_string())?;
             match api.create(PODS, &name.0, &pod).await {
                 Ok(_) => {
-                    info!(namespace = name.0, pod = name.1, "created a mirror pod");
+                    info!(pod = full_name(name), "created a mirror pod");
                     Ok(())
                 }
                 Err(error) if error.is_already_there() => theirs(api, name).await,

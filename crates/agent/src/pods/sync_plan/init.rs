@@ -20,26 +20,26 @@ pub(super) enum Progress {
 }
 
 /// Returns true if any app container was created, in any sandbox.
-pub(super) fn has_begun(pod: &Pod, seen: &RuntimePod) -> bool {
-    pod.spec.containers.iter().any(|container| seen.container(&container.name).is_some())
+pub(super) fn has_begun(pod: &Pod, observed: &RuntimePod) -> bool {
+    pod.spec.containers.iter().any(|container| observed.container(&container.name).is_some())
 }
 
 /// Returns true if a container belongs to the current sandbox. Containers of previous sandboxes do not count
 /// for the progress in this one.
-fn is_current(found: &RuntimeContainer, seen: &RuntimePod) -> bool {
-    seen.newest_sandbox().is_some_and(|sandbox| sandbox.id == found.sandbox)
+fn is_current(found: &RuntimeContainer, observed: &RuntimePod) -> bool {
+    observed.newest_sandbox().is_some_and(|sandbox| sandbox.id == found.sandbox)
 }
 
 /// Returns true if any app container was created in this sandbox, after which no init container runs again.
-fn is_through(pod: &Pod, seen: &RuntimePod) -> bool {
-    let found = pod.spec.containers.iter().filter_map(|c| seen.container(&c.name));
-    found.into_iter().any(|found| is_current(found, seen))
+fn is_through(pod: &Pod, observed: &RuntimePod) -> bool {
+    let found = pod.spec.containers.iter().filter_map(|c| observed.container(&c.name));
+    found.into_iter().any(|found| is_current(found, observed))
 }
 
 pub(super) fn plan(
     pod: &Pod,
-    seen: &RuntimePod,
-    known: &dyn ProbeResults,
+    observed: &RuntimePod,
+    inputs: &dyn ProbeResults,
     plan: &mut Plan,
 ) -> Progress {
     let all = &pod.spec.init_containers;
@@ -49,8 +49,8 @@ pub(super) fn plan(
     let mut walk = Walk {
         pod,
         all,
-        known,
-        through: is_through(pod, seen),
+        inputs,
+        through: is_through(pod, observed),
         start: Vec::new(),
         kill: Vec::new(),
     };
@@ -58,7 +58,7 @@ pub(super) fn plan(
     let mut passed = walk.through;
     for index in (0..all.len()).rev() {
         let Some(container) = all.get(index) else { continue };
-        let found = seen.container(&container.name).filter(|found| is_current(found, seen));
+        let found = observed.container(&container.name).filter(|found| is_current(found, observed));
         let Some(found) = found else {
             // Its record was removed. A sidecar must still run.
             if passed && container.is_sidecar() {
@@ -88,7 +88,7 @@ pub(super) fn plan(
 struct Walk<'a> {
     pod: &'a Pod,
     all: &'a [Container],
-    known: &'a dyn ProbeResults,
+    inputs: &'a dyn ProbeResults,
     through: bool,
     start: Vec<usize>,
     kill: Vec<Kill>,
@@ -164,7 +164,7 @@ impl Walk<'_> {
         let name = &container.name;
         let startup = match &container.startup_probe {
             None => Health::Success,
-            Some(_) => self.known.startup(&found.id),
+            Some(_) => self.inputs.startup(&found.id),
         };
         match startup {
             Health::Unknown => return,
@@ -179,19 +179,19 @@ impl Walk<'_> {
         if !passed {
             self.next_after(index);
         }
-        if !self.known.is_current(container, &found.hash) {
+        if !self.inputs.is_current(container, &found.hash) {
             let message = format!("Init container {name} definition changed");
             self.kill.push(kill(found, KillReason::Changed, message));
             self.start.push(index);
             return;
         }
-        let alive =
-            container.liveness_probe.is_none() || self.known.liveness(&found.id) != Health::Failure;
+        let alive = container.liveness_probe.is_none()
+            || self.inputs.liveness(&found.id) != Health::Failure;
         if !alive {
             let message = format!("Init container {name} failed liveness probe");
             self.kill.push(kill(found, KillReason::Liveness, message));
             self.start.push(index);
-        } else if self.known.must_restart(container) {
+        } else if self.inputs.must_restart(container) {
             let message = super::resize_message(name);
             self.kill.push(kill(found, KillReason::Resize, message));
             self.start.push(index);

@@ -41,28 +41,28 @@ pub fn after_exit(pod: &Pod, container: &Container, exit_code: i32) -> Verdict {
 }
 
 /// Returns the plan that restarts all containers, if an exit requires it.
-pub(super) fn all(pod: &Pod, seen: &RuntimePod) -> Option<Plan> {
+pub(super) fn all(pod: &Pod, observed: &RuntimePod) -> Option<Plan> {
     let is_cause = |found: &RuntimeContainer| {
-        let newest = seen.container(&found.name).is_some_and(|newest| newest.id == found.id);
+        let newest = observed.container(&found.name).is_some_and(|newest| newest.id == found.id);
         let verdict = |container| after_exit(pod, container, found.exit_code);
         newest
             && found.state == ContainerState::Exited
             && pod.container(&found.name).map(|(_, container)| verdict(container))
                 == Some(Verdict::RestartsAll)
     };
-    if !seen.containers.iter().any(is_cause) {
+    if !observed.containers.iter().any(is_cause) {
         return None;
     }
     let may_run = |found: &&RuntimeContainer| {
         matches!(found.state, ContainerState::Running | ContainerState::Unknown)
     };
     let kill = |found| super::kill(found, KillReason::RestartAll, "killing".to_owned());
-    let mut remove: Vec<&RuntimeContainer> = seen.containers.iter().collect();
-    // The cause is removed last: until then, every round computes the same plan.
+    let mut remove: Vec<&RuntimeContainer> = observed.containers.iter().collect();
+    // The cause is removed last: until then, every sync computes the same plan.
     let place = |name: &str| pod.containers().position(|(_, container)| container.name == name);
     remove.sort_by_key(|found| (is_cause(found), !may_run(found), place(&found.name)));
     Some(Plan {
-        kill: seen.containers.iter().filter(may_run).map(kill).collect(),
+        kill: observed.containers.iter().filter(may_run).map(kill).collect(),
         remove: remove.into_iter().map(|found| found.id.clone()).collect(),
         ..Plan::default()
     })

@@ -5,14 +5,14 @@ use crate::runtime::observed::RuntimeSandbox;
 
 /// Probe results by container ID. No definition has changed.
 #[derive(Default)]
-struct AgentEvent {
+struct FakeResults {
     liveness: BTreeMap<String, Health>,
     startup: BTreeMap<String, Health>,
     changed: bool,
     resized: bool,
 }
 
-impl ProbeResults for AgentEvent {
+impl ProbeResults for FakeResults {
     fn liveness(&self, container: &RuntimeId) -> Health {
         self.liveness.get(container).copied().unwrap_or(Health::Unknown)
     }
@@ -53,7 +53,7 @@ fn pod(containers: &str, policy: RestartPolicy) -> Pod {
 }
 
 /// Parses the runtime's state in short form: `i=0, s=run, a=1, b=unknown`; a number is an exit code.
-fn seen(containers: &str) -> RuntimePod {
+fn observed(containers: &str) -> RuntimePod {
     let sandbox = RuntimeSandbox {
         id: "sandbox".to_owned(),
         attempt: 0,
@@ -144,7 +144,7 @@ fn containers_start_in_order_and_are_restarted() {
         ("app a, ephemeral e", Always, "a=run, e=0", ""),
     ];
     for (containers, policy, has, expected) in cases {
-        let found = plan(&pod(containers, *policy), &seen(has), &AgentEvent::default());
+        let found = plan(&pod(containers, *policy), &observed(has), &FakeResults::default());
         assert_eq!(short(&found), *expected, "{containers} {policy:?}, has {has}");
     }
 }
@@ -153,9 +153,9 @@ fn containers_start_in_order_and_are_restarted() {
 fn pod_without_a_usable_sandbox_restarts_if_its_policy_allows() {
     use RestartPolicy::{Always, Never, OnFailure};
     let gone = |containers: &str| {
-        let mut seen = seen(containers);
-        seen.sandboxes[0].ready = false;
-        seen
+        let mut observed = observed(containers);
+        observed.sandboxes[0].ready = false;
+        observed
     };
     let cases: &[(&str, RestartPolicy, &str, &str)] = &[
         ("app a", Always, "a=run", "kill pod sandbox 1 +a"),
@@ -166,33 +166,34 @@ fn pod_without_a_usable_sandbox_restarts_if_its_policy_allows() {
         ("init i, app a", Always, "i=0, a=run", "kill pod sandbox 1 +i"),
     ];
     for (containers, policy, has, expected) in cases {
-        let found = plan(&pod(containers, *policy), &gone(has), &AgentEvent::default());
+        let found = plan(&pod(containers, *policy), &gone(has), &FakeResults::default());
         assert_eq!(short(&found), *expected, "{containers} {policy:?}, has {has}");
     }
-    let first = plan(&pod("init i, app a", Always), &RuntimePod::default(), &AgentEvent::default());
+    let first =
+        plan(&pod("init i, app a", Always), &RuntimePod::default(), &FakeResults::default());
     assert_eq!(short(&first), "sandbox 0 +i");
     // A sandbox without an IP is unusable for a pod with its own network namespace.
     let mut networked = pod("app a", Always);
     networked.spec.host_network = false;
-    let mut bare = seen("a=run");
+    let mut bare = observed("a=run");
     bare.sandboxes[0].host_network = false;
-    assert_eq!(short(&plan(&networked, &bare, &AgentEvent::default())), "kill pod sandbox 1 +a");
+    assert_eq!(short(&plan(&networked, &bare, &FakeResults::default())), "kill pod sandbox 1 +a");
     bare.sandboxes[0].ips = vec!["10.1.2.3".to_owned()];
-    assert_eq!(short(&plan(&networked, &bare, &AgentEvent::default())), "");
+    assert_eq!(short(&plan(&networked, &bare, &FakeResults::default())), "");
 }
 
 #[test]
 fn containers_of_an_old_sandbox_do_not_count() {
     let check = |containers: &str, before: &str, now: &str, expected: &str| {
-        let mut both = seen(before);
+        let mut both = observed(before);
         let mut old = both.sandboxes[0].clone();
         both.containers.iter_mut().for_each(|found| found.sandbox = "old".to_owned());
         (old.id, old.ready, old.created_at) = ("old".to_owned(), false, 0);
         both.sandboxes.push(old);
-        let mut newer = seen(now).containers;
+        let mut newer = observed(now).containers;
         newer.iter_mut().for_each(|found| (found.attempt, found.created_at) = (1, 2));
         both.containers.splice(0..0, newer);
-        let found = plan(&pod(containers, RestartPolicy::Always), &both, &AgentEvent::default());
+        let found = plan(&pod(containers, RestartPolicy::Always), &both, &FakeResults::default());
         assert_eq!(short(&found), expected, "{containers}, had {before}, has {now}");
     };
     check("init i, init j, app a", "i=0, j=0, a=137", "", "+i");
@@ -224,16 +225,19 @@ fn init_containers_restart_by_their_own_policy_and_rules() {
         if with_rules {
             pod.spec.init_containers[0].restart_policy_rules.clone_from(&rules);
         }
-        let found = plan(&pod, &seen(has), &AgentEvent::default());
+        let found = plan(&pod, &observed(has), &FakeResults::default());
         assert_eq!(short(&found), expected, "{of_pod:?} {own:?} {with_rules}, has {has}");
     }
 }
 
 #[test]
 fn sidecar_with_a_changed_definition_restarts() {
-    let told = AgentEvent { changed: true, ..AgentEvent::default() };
-    let found =
-        plan(&pod("sidecar s, init i, app a", RestartPolicy::Never), &seen("s=run, i=run"), &told);
+    let results = FakeResults { changed: true, ..FakeResults::default() };
+    let found = plan(
+        &pod("sidecar s, init i, app a", RestartPolicy::Never),
+        &observed("s=run, i=run"),
+        &results,
+    );
     assert_eq!(short(&found), "-s +s");
     assert_eq!(found.kill[0].message, "Init container s definition changed");
 }
@@ -241,26 +245,26 @@ fn sidecar_with_a_changed_definition_restarts() {
 #[test]
 fn failed_probes_kill_and_restart_according_to_the_policy() {
     let failing = |name: &str| BTreeMap::from([(name.to_owned(), Health::Failure)]);
-    let check = |policy, told: &AgentEvent, expected: &str, message: &str| {
+    let check = |policy, results: &FakeResults, expected: &str, message: &str| {
         let mut pod = pod("sidecar s, app a, app b", policy);
         pod.spec.init_containers[0].startup_probe = Some(crate::spec::Probe::default());
         pod.spec.init_containers[0].liveness_probe = Some(crate::spec::Probe::default());
-        let found = plan(&pod, &seen("s=run, a=run, b=run"), told);
+        let found = plan(&pod, &observed("s=run, a=run, b=run"), results);
         assert_eq!(short(&found), expected);
         assert_eq!(found.kill.first().map_or("", |kill| &kill.message), message);
     };
-    let told = AgentEvent { liveness: failing("a"), ..AgentEvent::default() };
+    let results = FakeResults { liveness: failing("a"), ..FakeResults::default() };
     let words = "Container a failed liveness probe";
     let startup = BTreeMap::from([("s".to_owned(), Health::Success)]);
-    let told = AgentEvent { startup: startup.clone(), ..told };
-    check(RestartPolicy::Never, &told, "-a", words);
-    check(RestartPolicy::Always, &told, "-a +a", &format!("{words}, will be restarted"));
-    let told = AgentEvent { liveness: failing("s"), startup, ..AgentEvent::default() };
-    check(RestartPolicy::Never, &told, "-s +s", "Init container s failed liveness probe");
-    let told = AgentEvent { startup: failing("s"), ..AgentEvent::default() };
-    check(RestartPolicy::Always, &told, "-s +s", "Init container s failed startup probe");
-    let told = AgentEvent { changed: true, ..AgentEvent::default() };
-    let found = plan(&pod("app a", RestartPolicy::Never), &seen("a=run"), &told);
+    let results = FakeResults { startup: startup.clone(), ..results };
+    check(RestartPolicy::Never, &results, "-a", words);
+    check(RestartPolicy::Always, &results, "-a +a", &format!("{words}, will be restarted"));
+    let results = FakeResults { liveness: failing("s"), startup, ..FakeResults::default() };
+    check(RestartPolicy::Never, &results, "-s +s", "Init container s failed liveness probe");
+    let results = FakeResults { startup: failing("s"), ..FakeResults::default() };
+    check(RestartPolicy::Always, &results, "-s +s", "Init container s failed startup probe");
+    let results = FakeResults { changed: true, ..FakeResults::default() };
+    let found = plan(&pod("app a", RestartPolicy::Never), &observed("a=run"), &results);
     assert_eq!(short(&found), "-a +a");
     assert_eq!(found.kill[0].message, "Container a definition changed, will be restarted");
 }
@@ -290,7 +294,7 @@ fn restart_rules_override_the_policy() {
 #[test]
 fn containers_that_need_a_restart_for_a_resize_restart() {
     use RestartPolicy::{Always, Never};
-    let told = AgentEvent { resized: true, ..AgentEvent::default() };
+    let results = FakeResults { resized: true, ..FakeResults::default() };
     let cases: &[(&str, RestartPolicy, &str, &str)] = &[
         ("app a, app b", Always, "a=run, b=run", "-a -b +a +b"),
         ("app a, app b", Never, "a=run, b=0", "-a +a"),
@@ -298,10 +302,10 @@ fn containers_that_need_a_restart_for_a_resize_restart() {
         ("init i, app a", Always, "i=run", ""),
     ];
     for (containers, policy, has, expected) in cases {
-        let found = plan(&pod(containers, *policy), &seen(has), &told);
+        let found = plan(&pod(containers, *policy), &observed(has), &results);
         assert_eq!(short(&found), *expected, "{containers} {policy:?}, has {has}");
     }
-    let found = plan(&pod("app a", Always), &seen("a=run"), &told);
+    let found = plan(&pod("app a", Always), &observed("a=run"), &results);
     assert_eq!(found.kill[0].message, "Container a resize requires restart");
 }
 
@@ -324,7 +328,7 @@ fn restart_all_removes_the_cause_last() {
         ("i=0, a=7, b=0", "kill pod"),
     ];
     for (has, expected) in cases {
-        let found = plan(&pod, &seen(has), &AgentEvent::default());
+        let found = plan(&pod, &observed(has), &FakeResults::default());
         assert_eq!(short(&found), expected, "{has}");
     }
 }

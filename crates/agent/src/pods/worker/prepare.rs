@@ -20,11 +20,13 @@ impl Worker {
             return Ok(());
         }
         // Containers on shared CPUs leave those of this pod before any of its containers runs.
-        if let Err(error) = self.context.follow_pool().await {
+        if let Err(error) = self.context.rebalance().await {
+            self.sync_errors.add("move running containers off the pod's CPUs", &error);
             self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
             return Err(RETRY);
         }
         if let Err(error) = self.context.make_cgroups(pod, &self.source).await {
+            self.sync_errors.add("create the pod's cgroups", &error);
             self.context.recorder.pod(pod, AgentEvent::SyncFailed { error });
             return Err(RETRY);
         }
@@ -37,7 +39,8 @@ impl Worker {
             }
             Err(failures) => {
                 for failure in failures {
-                    self.context.recorder.pod(pod, told(failure));
+                    self.sync_errors.add("mount volumes", &failure);
+                    self.context.recorder.pod(pod, mount_event(failure));
                 }
                 let wait = FIRST_MOUNT_RETRY * 2u32.saturating_pow(self.mount_failures.min(16));
                 self.mount_failures += 1;
@@ -57,7 +60,12 @@ impl Worker {
                 Ok(())
             }
             // Mounted volumes keep their contents.
-            Err(_) => Err(()),
+            Err(failures) => {
+                for failure in failures {
+                    self.sync_errors.add("update volumes", failure);
+                }
+                Err(())
+            }
         }
     }
 
@@ -71,7 +79,7 @@ impl Worker {
     }
 }
 
-fn told(failure: VolumeError) -> AgentEvent {
+fn mount_event(failure: VolumeError) -> AgentEvent {
     match failure {
         VolumeError::SetUp { volume, problem } => {
             AgentEvent::MountFailed { volume, error: problem.to_string() }

@@ -34,7 +34,7 @@ struct ContainerResize<'a> {
     has: AllocatedResources,
     to_have: AllocatedResources,
     /// Its CPUs changed, and with them its CPU quota.
-    placed_anew: bool,
+    moves: bool,
     /// Resources whose limit is inherited from the pod and has changed.
     by_pod: Vec<&'static str>,
 }
@@ -49,8 +49,8 @@ impl Worker {
     }
 
     /// Sets the resize conditions and the actual resources of the status.
-    pub(super) fn tell_resize(&mut self, pod: &Pod) {
-        let known: &mut StatusInputs = &mut self.known;
+    pub(super) fn update_resize_conditions(&mut self, pod: &Pod) {
+        let known: &mut StatusInputs = &mut self.status_inputs;
         known.resize.pending.clone_from(&self.pending);
         known.resize.in_progress = None;
         known.actual.clear();
@@ -63,7 +63,7 @@ impl Worker {
         let generation = pod.metadata.generation;
         known.resize.in_progress = Some(ResizeOutcome { reason, message, generation });
         for (name, given) in &has.container_resources {
-            if let Some(found) = self.seen.container(name) {
+            if let Some(found) = self.observed.container(name) {
                 let AllocatedResources { limits, requests, .. } = given.clone();
                 known.actual.insert(found.id.clone(), Resources { limits, requests });
             }
@@ -101,8 +101,8 @@ impl Worker {
         // A step that could not be saved is repeated after a restart of the agent.
         if *done == Ok(true) {
             let text = resize::describe(pod, None);
-            let told = AgentEvent::Resize { step: ResizeStep::Completed, pod: text };
-            self.context.recorder.pod(pod, told);
+            let event = AgentEvent::Resize { step: ResizeStep::Completed, pod: text };
+            self.context.recorder.pod(pod, event);
         }
     }
 
@@ -116,11 +116,12 @@ impl Worker {
             }
             Err(error) => {
                 let text = resize::describe(pod, Some(&error));
-                let told = AgentEvent::Resize { step: ResizeStep::Error, pod: text };
-                self.context.recorder.pod(pod, told);
+                let event = AgentEvent::Resize { step: ResizeStep::Error, pod: text };
+                self.context.recorder.pod(pod, event);
+                self.sync_errors.add("resize the pod", &error);
                 self.resize_error = Some(error);
-                let pod = self.pod_as_told();
-                self.tell(&pod, true);
+                let pod = self.pod_with_last_status();
+                self.update_status(&pod, true);
                 Err(Next::After(RETRY))
             }
         }
@@ -133,11 +134,12 @@ impl Worker {
             let (before, to_have) =
                 (has.container(container), AllocatedResources::of(&container.resources));
             let is_own = |resource: &&str| container.resources.limits.contains_key(*resource);
-            let by_pod: Vec<_> = of_pod.iter().copied().filter(|of| !is_own(of)).collect();
+            let by_pod: Vec<_> =
+                of_pod.iter().copied().filter(|resource| !is_own(resource)).collect();
             if role == Role::Ephemeral || (before.agrees(&to_have) && by_pod.is_empty()) {
                 continue;
             }
-            match self.seen.container(&container.name).filter(|found| found.is_running()) {
+            match self.observed.container(&container.name).filter(|found| found.is_running()) {
                 Some(_) if self.must_restart_for_resize(container) => {}
                 Some(found) => changing.push(ContainerResize {
                     role,
@@ -145,7 +147,7 @@ impl Worker {
                     id: found.id.clone(),
                     has: before,
                     to_have,
-                    placed_anew: false,
+                    moves: false,
                     by_pod,
                 }),
                 // If it starts, it starts with its allocated resources.
@@ -158,28 +160,33 @@ impl Worker {
         let (from, to) =
             (before.unwrap_or_else(|| self.limits_of(&has.put(pod))), self.limits_of(pod));
         self.check_usage(pod, &from, &to, &changing).await?;
-        for of in changing.iter().filter(|of| of.has.classes != of.to_have.classes) {
-            let mut request = update::classes(of.container, &of.id);
+        for change in changing.iter().filter(|change| change.has.classes != change.to_have.classes)
+        {
+            let mut request = update::classes(change.container, &change.id);
             if let Some(unsaid) = context.classes().fit_update(&mut request).first() {
                 return Err(unsaid.to_string());
             }
             context.runtime.call(request).await.map_err(|error| error.message)?;
         }
-        for of in &mut changing {
-            of.has.classes.clone_from(&of.to_have.classes);
+        for change in &mut changing {
+            change.has.classes.clone_from(&change.to_have.classes);
         }
         let mut level = has.pod_level_resources.clone();
         self.take_steps(pod, (&from, &to), &mut level, &mut changing).await?;
         if context.narrow(pod).await? {
             // Containers that share CPUs again get their CPU quota again.
-            for of in &mut changing {
-                of.placed_anew = true;
+            for change in &mut changing {
+                change.moves = true;
             }
             let shared = self.limits_of(pod);
             self.take_steps(pod, (&to, &shared), &mut level, &mut changing).await?;
         }
-        for of in changing {
-            let done = context.allocations().actuate(&pod.metadata.uid, &of.container.name, of.has);
+        for change in changing {
+            let done = context.allocations().actuate(
+                &pod.metadata.uid,
+                &change.container.name,
+                change.has,
+            );
             self.note(pod, &done.map_err(|error| error.to_string()));
         }
         if context.allocations().actuated(&pod.metadata.uid).is_some() {
@@ -206,8 +213,8 @@ impl Worker {
                 }
                 Step::Containers(resource) => {
                     let pod = resize::with_level(pod, level, resource);
-                    for of in changing.iter_mut() {
-                        self.change_one(&pod, of, resource).await?;
+                    for change in changing.iter_mut() {
+                        self.change_one(&pod, change, resource).await?;
                     }
                 }
             }
@@ -218,38 +225,40 @@ impl Worker {
 
     /// Returns the limits of the pod's cgroup.
     pub(super) fn limits_of(&self, pod: &Pod) -> Limits {
-        let (facts, placed) = (self.context.facts(), self.context.placed(pod));
-        let input = AgentContext::input(pod, &facts, &self.source, &placed);
+        let (node_env, affinities) = (self.context.node_env(), self.context.affinities(pod));
+        let input = AgentContext::input(pod, &node_env, &self.source, &affinities);
         cgroups::of_pod(&input, self.context.pids_limit)
     }
 
     async fn change_one(
         &self,
         pod: &Pod,
-        of: &mut ContainerResize<'_>,
+        change: &mut ContainerResize<'_>,
         resource: &str,
     ) -> Result<(), String> {
-        let anew = of.placed_anew && resource == CPU;
-        let same = of.has.agrees_on(resource, &of.to_have);
-        if same && !anew && !of.by_pod.contains(&resource) {
+        let anew = change.moves && resource == CPU;
+        let same = change.has.agrees_on(resource, &change.to_have);
+        if same && !anew && !change.by_pod.contains(&resource) {
             return Ok(());
         }
-        of.has.take(resource, &of.to_have);
-        let mut container = of.container.clone();
-        container.resources.limits.clone_from(&of.has.limits);
-        container.resources.requests.clone_from(&of.has.requests);
-        let (facts, placed) = (self.context.facts(), self.context.placed(pod));
-        let input = AgentContext::input(pod, &facts, &self.source, &placed);
-        let request = update::resources(&input, &container, of.role, &of.id);
+        change.has.take(resource, &change.to_have);
+        let mut container = change.container.clone();
+        container.resources.limits.clone_from(&change.has.limits);
+        container.resources.requests.clone_from(&change.has.requests);
+        let (node_env, affinities) = (self.context.node_env(), self.context.affinities(pod));
+        let input = AgentContext::input(pod, &node_env, &self.source, &affinities);
+        let request = update::resources(&input, &container, change.role, &change.id);
         self.context.runtime.call(request).await.map(drop).map_err(|error| error.message)
     }
 
     /// Sends the pod's resources to runtimes that implement `UpdatePodSandboxResources`.
     async fn update_sandbox(&self, pod: &Pod) -> Result<(), String> {
-        let Some(sandbox) = self.seen.newest_sandbox() else { return Ok(()) };
-        let (facts, placed) = (self.context.facts(), self.context.placed(pod));
-        let request =
-            update::sandbox(&AgentContext::input(pod, &facts, &self.source, &placed), &sandbox.id);
+        let Some(sandbox) = self.observed.newest_sandbox() else { return Ok(()) };
+        let (node_env, affinities) = (self.context.node_env(), self.context.affinities(pod));
+        let request = update::sandbox(
+            &AgentContext::input(pod, &node_env, &self.source, &affinities),
+            &sandbox.id,
+        );
         match self.context.runtime.call(request).await {
             Err(error) if !error.is_unimplemented() => Err(error.message),
             _ => Ok(()),
@@ -270,18 +279,19 @@ impl Worker {
         {
             in_use.push(InUse::Pod { limit, usage });
         }
-        for of in changing {
+        for change in changing {
             let limit =
                 |given: &AllocatedResources| given.limits.get(MEMORY).map(objects::Quantity::value);
-            let (Some(to), before) = (limit(&of.to_have), limit(&of.has)) else { continue };
+            let (Some(to), before) = (limit(&change.to_have), limit(&change.has)) else { continue };
             let (Ok(limit), true) = (u64::try_from(to), before.is_none_or(|b| to < b)) else {
                 continue;
             };
-            let request = v1::ContainerStatsRequest { container_id: of.id.clone() };
-            let stats = self.context.runtime.call(request).await.ok().and_then(|said| said.stats);
+            let request = v1::ContainerStatsRequest { container_id: change.id.clone() };
+            let stats =
+                self.context.runtime.call(request).await.ok().and_then(|response| response.stats);
             let usage = stats.and_then(|stats| stats.memory).and_then(|memory| memory.usage_bytes);
-            if let Some(usage) = usage.map(|of| of.value).filter(|usage| *usage > limit) {
-                let name = of.container.name.clone();
+            if let Some(usage) = usage.map(|bytes| bytes.value).filter(|usage| *usage > limit) {
+                let name = change.container.name.clone();
                 in_use.push(InUse::Container { name, limit, usage });
             }
         }
@@ -292,11 +302,11 @@ impl Worker {
 impl AgentContext {
     /// Moves containers to their new exclusive CPUs, after all other containers have left these.
     async fn widen(&self, pod: &Pod) -> Result<(), String> {
-        self.follow_pool().await.map_err(|error| error.to_string())?;
-        let mut placed = self.placed(pod);
+        self.rebalance().await.map_err(|error| error.to_string())?;
+        let mut affinities = self.affinities(pod);
         // Containers on shared CPUs have just followed the pool.
-        placed.retain(|_, to| to.exclusive);
-        self.move_to(pod, &placed).await
+        affinities.retain(|_, to| to.exclusive);
+        self.move_to(pod, &affinities).await
     }
 
     /// Moves containers off the CPUs that they no longer have, which then become shared. Returns true if
@@ -305,10 +315,11 @@ impl AgentContext {
         let demand = placement_demand(pod);
         loop {
             let (planned, leaving) = {
-                let book = self.book();
-                let replanned = book.replan(&demand, Surplus::Returned);
+                let ledger = self.ledger();
+                let replanned = ledger.replan(&demand, Surplus::Returned);
                 let planned = replanned.map_err(|refusal| refusal.to_string())?;
-                let (now, mut then) = (book.placed(pod), book.placed_by(&planned.placement));
+                let (now, mut then) =
+                    (ledger.affinities(pod), ledger.affinities_by(&planned.placement));
                 // Containers on shared CPUs follow the pool when it has grown.
                 then.retain(|name, to| now.get(name).is_some_and(|at| at.exclusive && *at != *to));
                 (planned, then)
@@ -317,16 +328,16 @@ impl AgentContext {
                 return Ok(false);
             }
             self.move_to(pod, &leaving).await?;
-            match self.book().commit(planned) {
+            match self.ledger().commit(planned) {
                 Ok(()) => break,
                 // The ledger changed in the meantime.
                 Err(LedgerError::Stale) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
-        self.note_booked();
+        self.note_ledger_change();
         // Nothing depends on a larger pool; the next audit finds containers that could not be moved.
-        let _ = self.follow_pool().await;
+        let _ = self.rebalance().await;
         Ok(true)
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cri::v1;
 use tokio::sync::OwnedSemaphorePermit;
+use tracing::info;
 
 use super::{Next, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
@@ -65,14 +66,14 @@ impl Worker {
     /// Creates the sandbox and starts containers.
     pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
         let mut permit = self.context.starts.clone().acquire_owned().await.ok();
-        let placed = self.context.placed(pod);
+        let affinities = self.context.affinities(pod);
         if let Some(attempt) = plan.create_sandbox {
-            if let Err(wait) = self.make_sandbox(pod, &placed, attempt).await {
+            if let Err(wait) = self.make_sandbox(pod, &affinities, attempt).await {
                 return self.hold(wait);
             }
             // A hook can delay the start of the containers for a long time.
-            let pod = self.pod_as_told();
-            self.tell(&pod, true);
+            let pod = self.pod_with_last_status();
+            self.update_status(&pod, true);
         }
         let mut failed: Vec<(&String, StartFailure)> = Vec::new();
         for (role, name) in &plan.start {
@@ -81,7 +82,8 @@ impl Worker {
                 Ok(()) => {
                     let of_host = lower::security::is_host_process(pod, container);
                     self.context.metrics.starting(*role, of_host);
-                    let started = self.start_one(pod, &placed, *role, container, &mut permit).await;
+                    let started =
+                        self.start_one(pod, &affinities, *role, container, &mut permit).await;
                     if let Err(StartFailure { waiting, .. }) = &started {
                         self.context.metrics.not_started(*role, of_host, &waiting.reason);
                     }
@@ -89,12 +91,20 @@ impl Worker {
                 }
                 Err(backs_off) => Err(backs_off),
             };
+            if let Err(StartFailure { waiting: Waiting { reason, message }, .. }) = &started {
+                if reason.ends_with("BackOff") {
+                    self.sync_errors.postpone();
+                } else {
+                    let step = format_args!("start container {name}");
+                    self.sync_errors.add(step, format_args!("{reason}: {message}"));
+                }
+            }
             match started {
                 Ok(()) => {
-                    self.known.waiting.remove(name);
+                    self.status_inputs.waiting.remove(name);
                 }
                 Err(not_started) => {
-                    self.known.waiting.insert(name.clone(), not_started.waiting.clone());
+                    self.status_inputs.waiting.insert(name.clone(), not_started.waiting.clone());
                     failed.push((name, not_started));
                     // Init containers start one after the other.
                     if *role == Role::Init {
@@ -108,14 +118,14 @@ impl Worker {
             None => Next::Now,
             Some(after) => {
                 // Report the reason immediately, not with the next attempt.
-                if let Ok(seen) =
+                if let Ok(observed) =
                     crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await
                 {
-                    self.seen = seen;
+                    self.observe(observed);
                 }
                 self.hold_containers(failed);
-                let pod = self.pod_as_told();
-                self.tell(&pod, true);
+                let pod = self.pod_with_last_status();
+                self.update_status(&pod, true);
                 self.probe();
                 Next::After(after)
             }
@@ -126,7 +136,7 @@ impl Worker {
     /// no back-off either, unless the runtime considers it exited.
     fn hold_containers(&mut self, failed: Vec<(&String, StartFailure)>) {
         for (name, StartFailure { waiting, after, pace }) in failed {
-            let found = self.seen.container(name);
+            let found = self.observed.container(name);
             if pace == RetryPace::Held
                 || found.is_some_and(|of| of.state == ContainerState::Created)
             {
@@ -151,51 +161,53 @@ impl Worker {
     fn input<'a>(
         &'a self,
         pod: &'a Pod,
-        facts: &'a lower::NodeEnvironment,
-        placed: &'a BTreeMap<String, ContainerAffinity>,
+        node_env: &'a lower::NodeEnvironment,
+        affinities: &'a BTreeMap<String, ContainerAffinity>,
     ) -> PodInput<'a> {
-        AgentContext::input(pod, facts, &self.source, placed)
+        AgentContext::input(pod, node_env, &self.source, affinities)
     }
 
     /// Creates the sandbox. The error is the time to wait before the next attempt.
     async fn make_sandbox(
         &mut self,
         pod: &Pod,
-        placed: &BTreeMap<String, ContainerAffinity>,
+        affinities: &BTreeMap<String, ContainerAffinity>,
         attempt: u32,
     ) -> Result<(), Duration> {
-        let failed = |worker: &Worker, error: String| {
+        let failed = |worker: &mut Worker, error: String| {
+            worker.sync_errors.add("create the sandbox", &error);
             worker.context.recorder.pod(pod, AgentEvent::SandboxFailed { error });
             RETRY
         };
-        if let Err(error) = self.context.sources.prepare_claims(pod).await {
+        if let Err(error) = self.context.dependencies.prepare_claims(pod).await {
+            self.sync_errors.add("prepare dynamic resources", &error);
             let error = format!("prepare dynamic resources: {error}");
             self.context.recorder.pod(pod, AgentEvent::ClaimsFailed { error });
             // As upstream, which retries only with its periodic sync of all pods.
             return Err(RESYNC);
         }
-        let facts = self.context.facts();
-        let sandbox = lower::sandbox(&self.input(pod, &facts, placed), attempt)
+        let node_env = self.context.node_env();
+        let sandbox = lower::sandbox(&self.input(pod, &node_env, affinities), attempt)
             .map_err(|error| failed(self, error.to_string()))?;
         for notice in &sandbox.notices {
             let message = notice.to_string();
-            let told = match notice {
+            let event = match notice {
                 DnsNotice::NoClusterDns { .. } => AgentEvent::MissingClusterDns { message },
                 DnsNotice::Servers(_) | DnsNotice::Searches(_) => AgentEvent::DnsLimits { message },
             };
-            self.context.recorder.pod(pod, told);
+            self.context.recorder.pod(pod, event);
         }
         let handler = match &pod.spec.runtime_class_name {
             None => String::new(),
-            Some(class) => match self.context.sources.handler(class).await {
+            Some(class) => match self.context.dependencies.handler(class).await {
                 Ok(handler) => handler,
                 Err(error) => return Err(failed(self, refusal(&error))),
             },
         };
         let mut config = sandbox.config;
-        let unsaid = self.context.classes().fit_sandbox(&mut config);
-        if let Some(unsaid) = unsaid.first() {
-            return Err(failed(self, unsaid.to_string()));
+        let unreported = self.context.classes().fit_sandbox(&mut config);
+        if let Some(unreported) = unreported.first() {
+            return Err(failed(self, unreported.to_string()));
         }
         self.context.check_sandbox(&config).map_err(|error| failed(self, error))?;
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
@@ -203,7 +215,7 @@ impl Worker {
             v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };
         let begun = Instant::now();
         let made = self.context.runtime.call(request).await;
-        self.context.metrics.work.sandbox(&handler, begun.elapsed());
+        self.context.metrics.sync.sandbox(&handler, begun.elapsed());
         match made {
             Ok(_) => self.sandbox_failures = 0,
             Err(error) => {
@@ -214,9 +226,10 @@ impl Worker {
             }
         }
         match crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
-            Ok(seen) => self.seen = seen,
+            Ok(observed) => self.observe(observed),
             Err(error) => {
                 let error = error.rpc_text();
+                self.sync_errors.add("read the sandbox", &error);
                 self.context.recorder.pod(pod, AgentEvent::SandboxStatusFailed { error });
                 return Err(RETRY);
             }
@@ -227,52 +240,53 @@ impl Worker {
     async fn start_one(
         &mut self,
         pod: &Pod,
-        placed: &BTreeMap<String, ContainerAffinity>,
+        affinities: &BTreeMap<String, ContainerAffinity>,
         role: Role,
         container: &Container,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<(), StartFailure> {
         let recorder = self.context.recorder.clone();
-        let tell = |told: AgentEvent| recorder.container(pod, role, &container.name, told);
-        let facts = self.context.facts();
-        let input = self.input(pod, &facts, placed);
-        let sandbox_id = self.seen.newest_sandbox().map(|sandbox| sandbox.id.clone());
+        let record = |event: AgentEvent| recorder.container(pod, role, &container.name, event);
+        let node_env = self.context.node_env();
+        let input = self.input(pod, &node_env, affinities);
+        let sandbox_id = self.observed.newest_sandbox().map(|sandbox| sandbox.id.clone());
         let Some(sandbox_id) = sandbox_id else {
             return Err(StartFailure::new("ContainerCreating", String::new()));
         };
-        let attempt_of_sandbox = self.seen.newest_sandbox().map_or(0, |sandbox| sandbox.attempt);
+        let attempt_of_sandbox =
+            self.observed.newest_sandbox().map_or(0, |sandbox| sandbox.attempt);
         let config_error = |message: String| {
-            tell(AgentEvent::Failed { error: message.clone() });
+            record(AgentEvent::Failed { error: message.clone() });
             StartFailure::new("CreateContainerConfigError", message)
         };
         let sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
             .map_err(|error| config_error(error.to_string()))?
             .config;
 
-        let tell_pod = |told: AgentEvent| recorder.pod(pod, told);
+        let record_pod = |event: AgentEvent| recorder.pod(pod, event);
         for volume in image_volumes(pod, container) {
             let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
-            self.image(pod, wanted, &input, &sandbox_config, permit, &tell_pod).await?;
+            self.image(pod, wanted, &input, &sandbox_config, permit, &record_pod).await?;
         }
         let wanted = (container.image.as_str(), container.image_pull_policy.as_str());
-        let image = self.image(pod, wanted, &input, &sandbox_config, permit, &tell).await?;
+        let image = self.image(pod, wanted, &input, &sandbox_config, permit, &record).await?;
         let references = volumes::references(pod);
-        let fetched = self.context.sources.fetch(pod, &references).await;
+        let fetched = self.context.dependencies.fetch(pod, &references).await;
         let (mut configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
         configs.files = env_files(container, self.mounted.as_ref());
-        let services = self.context.sources.services().await;
-        let attempt = match self.seen.container(&container.name) {
+        let services = self.context.dependencies.services().await;
+        let attempt = match self.observed.container(&container.name) {
             Some(before) => before.attempt + 1,
-            None => self.restarts_told(&container.name),
+            None => self.reported_restarts(&container.name),
         };
         let made = self.context.volumes.make_termination_log(&pod.metadata.uid, &container.name);
         let termination_log = made.map_err(|error| config_error(error.to_string()))?;
         let termination_log = termination_log.display().to_string();
-        let pod_ips = match self.seen.newest_sandbox() {
+        let pod_ips = match self.observed.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-            _ => facts.ips.clone(),
+            _ => node_env.ips.clone(),
         };
-        let target = target(container, &self.seen).map_err(&config_error)?;
+        let target = target(container, &self.observed).map_err(&config_error)?;
         let mut of = ContainerInput {
             container,
             role,
@@ -295,7 +309,7 @@ impl Worker {
         let mounted = mounts.map_err(&config_error)?;
         of.mounted = &mounted;
         let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
-        let own = placed.get(&container.name).cloned().unwrap_or_default();
+        let own = affinities.get(&container.name).cloned().unwrap_or_default();
         let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
         if let Some(directory) = log.parent() {
             make_directory(&directory.display().to_string()).map_err(&config_error)?;
@@ -306,39 +320,41 @@ impl Worker {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        let unsaid = self.context.classes().fit_create(&mut request);
-        if let Some(unsaid) = unsaid.first() {
-            tell(AgentEvent::Failed { error: unsaid.to_string() });
-            return Err(StartFailure::new("CreateContainerError", unsaid.to_string()));
+        let unreported = self.context.classes().fit_create(&mut request);
+        if let Some(unreported) = unreported.first() {
+            record(AgentEvent::Failed { error: unreported.to_string() });
+            return Err(StartFailure::new("CreateContainerError", unreported.to_string()));
         }
         if let Err(error) = self.context.starting(pod, &container.name) {
-            tell(AgentEvent::Failed { error: error.to_string() });
+            record(AgentEvent::Failed { error: error.to_string() });
             return Err(StartFailure::new("CreateContainerError", error.to_string()));
         }
         let made = self.context.runtime.call(request).await;
         let images = image_volumes(pod, container).count();
-        self.context.metrics.work.image_volumes(images, made.is_ok());
+        self.context.metrics.sync.image_volumes(images, made.is_ok());
         let id = match made {
             Ok(answer) => answer.container_id,
             Err(error) => {
-                tell(AgentEvent::Failed { error: error.message.clone() });
+                record(AgentEvent::Failed { error: error.message.clone() });
                 return Err(StartFailure::new("CreateContainerError", error.message));
             }
         };
-        tell(AgentEvent::Created);
+        record(AgentEvent::Created);
         // The container is not moved until it has started.
-        let starting = self.enter(pod, container, &id, own).await.map_err(|error| {
-            tell(AgentEvent::Failed { error: error.clone() });
+        let starting = self.register(pod, container, &id, own).await.map_err(|error| {
+            record(AgentEvent::Failed { error: error.clone() });
             StartFailure::new("RunContainerError", error)
         })?;
         let request = v1::StartContainerRequest { container_id: id.clone() };
         if let Err(error) = self.context.runtime.call(request).await {
-            self.context.pool.leave(&id);
-            tell(AgentEvent::Failed { error: error.message.clone() });
+            self.context.cpuset_tracker.unregister(&id);
+            record(AgentEvent::Failed { error: error.message.clone() });
             return Err(StartFailure::new("RunContainerError", error.message).backing_off());
         }
         drop(starting);
-        tell(AgentEvent::Started);
+        record(AgentEvent::Started);
+        let (pod_name, uid) = (pod.full_name(), &pod.metadata.uid);
+        info!(pod = pod_name, uid, container = container.name, id, "a container started");
         self.note_started(pod, container);
         self.context.link_log(pod, &container.name, &log, &id);
         let pod_ip = pod_ips.first().map_or("", String::as_str);
@@ -346,27 +362,28 @@ impl Worker {
     }
 
     /// Adds a container that is about to start to the pool, on the pool's current CPUs.
-    async fn enter(
+    async fn register(
         &self,
         pod: &Pod,
         container: &Container,
         id: &RuntimeId,
-        placed: ContainerAffinity,
+        affinity: ContainerAffinity,
     ) -> Result<StartGuard, String> {
         let entry = TrackedContainer {
             pod_uid: pod.metadata.uid.clone(),
             container: container.name.clone(),
-            placed: placed.clone(),
+            affinity: affinity.clone(),
         };
-        let pool = &self.context.pool;
-        let starting = pool.enter(id, entry).await;
+        let cpuset_tracker = &self.context.cpuset_tracker;
+        let starting = cpuset_tracker.register(id, entry).await;
         // Read after adding the container: later changes wait for it to start.
-        let now = self.context.placed(pod).remove(&container.name).unwrap_or_default();
-        if now.cpus == placed.cpus {
+        let now = self.context.affinities(pod).remove(&container.name).unwrap_or_default();
+        if now.cpus == affinity.cpus {
             return Ok(starting);
         }
-        let (runtime, os) = (&self.context.runtime, self.context.facts().os);
-        let moved = pool.put_starting(runtime, os, id.clone(), now, &starting).await;
+        let (runtime, os) = (&self.context.runtime, self.context.node_env().os);
+        let moved =
+            cpuset_tracker.set_cpuset_before_start(runtime, os, id.clone(), now, &starting).await;
         moved.map(|()| starting).map_err(|error| error.to_string())
     }
 
@@ -392,7 +409,12 @@ impl Worker {
         Err(StartFailure {
             waiting: Waiting {
                 reason: "PostStartHookError".to_owned(),
-                message: hooks::told(hook, &container.name, &security::describe(pod), &error),
+                message: hooks::event_message(
+                    hook,
+                    &container.name,
+                    &security::describe(pod),
+                    &error,
+                ),
             },
             after: Duration::ZERO,
             pace: RetryPace::BackOff,
@@ -407,7 +429,7 @@ impl Worker {
         container: &Container,
     ) -> Result<(), StartFailure> {
         let ended = self
-            .seen
+            .observed
             .containers
             .iter()
             .find(|c| c.name == container.name && c.state == ContainerState::Exited);
@@ -419,13 +441,13 @@ impl Worker {
             return Ok(());
         };
         let of = &pod.metadata;
-        let told = AgentEvent::RestartBackOff {
+        let event = AgentEvent::RestartBackOff {
             container: container.name.clone(),
             pod: of.name.clone(),
             namespace: of.namespace.clone(),
             uid: of.uid.clone(),
         };
-        self.context.recorder.container(pod, role, &container.name, told);
+        self.context.recorder.container(pod, role, &container.name, event);
         let message = format!(
             "back-off {} restarting failed container={} pod={}",
             go_duration(self.backoff.wait(&key)),
@@ -437,11 +459,11 @@ impl Worker {
     }
 
     /// Returns the attempt number of a container that the runtime no longer has, from its status.
-    fn restarts_told(&self, name: &str) -> u32 {
-        let told = self.told.as_ref();
-        let statuses = told.into_iter().flat_map(|told| {
-            let init = told.init_container_statuses.iter();
-            init.chain(&told.container_statuses).chain(&told.ephemeral_container_statuses)
+    fn reported_restarts(&self, name: &str) -> u32 {
+        let status = self.last_status.as_ref();
+        let statuses = status.into_iter().flat_map(|status| {
+            let init = status.init_container_statuses.iter();
+            init.chain(&status.container_statuses).chain(&status.ephemeral_container_statuses)
         });
         let mut found = statuses.filter(|status| status.name == name);
         match found.next() {
@@ -460,12 +482,12 @@ impl Worker {
         input: &PodInput<'_>,
         sandbox: &v1::PodSandboxConfig,
         permit: &mut Option<OwnedSemaphorePermit>,
-        tell: &(dyn Fn(AgentEvent) + Send + Sync),
+        record: &(dyn Fn(AgentEvent) + Send + Sync),
     ) -> Result<PresentImage, StartFailure> {
         let mut request = lower::pull(input, name, sandbox);
         // The sandbox was created with these classes, or not at all.
         let _ = self.context.classes().fit_pull(&mut request);
-        let secrets = self.context.sources.pull_secrets(pod).await;
+        let secrets = self.context.dependencies.pull_secrets(pod).await;
         let credentials = credentials::matching(name, &secrets);
         let wanted = ImageRequest {
             image: name,
@@ -475,21 +497,21 @@ impl Worker {
             credentials: &credentials,
         };
         let images = &self.context.images;
-        let found = match images.find(&wanted, tell).await {
+        let found = match images.find(&wanted, record).await {
             Ok(ImageLookup::Present(present)) => Ok(present),
             Ok(ImageLookup::ToPull(full)) => {
                 // Other pods can start during the pull.
                 drop(permit.take());
                 let begun = Instant::now();
-                let pulled = images.pull(&wanted, &full, tell).await;
-                self.context.board.pulled(&pod.metadata.uid, begun, Instant::now());
+                let pulled = images.pull(&wanted, &full, record).await;
+                self.context.pod_cache.pulled(&pod.metadata.uid, begun, Instant::now());
                 *permit = self.context.starts.clone().acquire_owned().await.ok();
                 pulled
             }
             Err(missing) => Err(missing),
         };
         found.map_err(|missing| {
-            tell(AgentEvent::Failed { error: missing.reason.to_owned() });
+            record(AgentEvent::Failed { error: missing.reason.to_owned() });
             let pulled = matches!(missing.reason, "ErrImagePull" | "ImagePullBackOff");
             let not_started = StartFailure::new(missing.reason, missing.message);
             if pulled { not_started.backing_off() } else { not_started }
@@ -498,9 +520,9 @@ impl Worker {
 }
 
 /// Returns the container whose processes an ephemeral container shares, if it names one.
-fn target(container: &Container, seen: &RuntimePod) -> Result<Option<RuntimeId>, String> {
+fn target(container: &Container, observed: &RuntimePod) -> Result<Option<RuntimeId>, String> {
     let name = container.target_container_name.as_str();
-    match (name, seen.container(name)) {
+    match (name, observed.container(name)) {
         ("", _) => Ok(None),
         (_, Some(found)) => Ok(Some(found.id.clone())),
         (_, None) => Err(format!("unable to find target container {name}")),
@@ -572,11 +594,11 @@ mod tests {
     fn ephemeral_container_waits_for_its_target() {
         let id = "1234".to_owned();
         let found = crate::runtime::observed::RuntimeContainer::started(&id, "app");
-        let seen = RuntimePod::new(Vec::new(), vec![found]);
+        let observed = RuntimePod::new(Vec::new(), vec![found]);
         let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
             let target_container_name = name.to_owned();
             let container = Container { target_container_name, ..Container::default() };
-            assert_eq!(target(&container, &seen), expected, "{name}");
+            assert_eq!(target(&container, &observed), expected, "{name}");
         };
         check("", Ok(None));
         check("app", Ok(Some(id)));

@@ -1,7 +1,7 @@
 //! Stopping of pods: hooks, signals, sandboxes and their removal.
 //!
 //! Sidecars stop last and in reverse order. All containers share one grace period. A failed stop is retried
-//! by the next round.
+//! by the next sync.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +11,7 @@ use cri::v1;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
+use tracing::error;
 
 use super::{Next, RUNTIME_RETRY, Worker, WorkerMessage};
 use crate::context::AgentContext;
@@ -23,6 +24,7 @@ use crate::runtime::probes::ProbeReport;
 use crate::runtime::relist;
 use crate::spec::Pod;
 use crate::status::RestartingAll;
+use crate::supervisor::caught;
 
 /// The shortest grace period of a container in seconds, whatever is requested. Upstream's value.
 const LEAST_GRACE: i64 = 2;
@@ -36,23 +38,23 @@ impl Worker {
         let hooks = Hooks::default();
         let mut later = Vec::new();
         let mut failures = loop {
-            let stopping = stop_in_order(&context, pod, running(&self.seen), manner, &hooks);
+            let stopping = stop_in_order(&context, pod, running(&self.observed), manner, &hooks);
             tokio::pin!(stopping);
             let shorter = loop {
                 tokio::select! {
                     failures = &mut stopping => break Err(failures),
-                    order = self.orders.recv() => match order {
+                    message = self.messages.recv() => match message {
                         // The agent stops; the next one adopts the pod.
                         None => return,
                         // A terminating pod may still serve requests, so its readiness is reported.
-                        Some(WorkerMessage::Probe(report)) => {
-                            self.take_report(while_stopping(report));
-                            let pod = self.pod_as_told();
-                            self.tell(&pod, true);
+                        Some(WorkerMessage::ProbeReported(report)) => {
+                            self.handle_probe_report(while_stopping(report));
+                            let pod = self.pod_with_last_status();
+                            self.update_status(&pod, true);
                         }
-                        Some(order) => {
-                            let left = shorter(&order, manner.grace);
-                            later.push(order);
+                        Some(message) => {
+                            let left = shorter(&message, manner.grace);
+                            later.push(message);
                             if let Some(left) = left {
                                 break Ok(left);
                             }
@@ -67,36 +69,37 @@ impl Worker {
         };
         // No container is left to probe, however long the sandbox takes.
         context.probes.forget(&pod.metadata.uid);
-        for order in later {
-            self.take(order);
+        for message in later {
+            self.handle(message);
         }
         failures.extend(self.stop_sandboxes().await);
-        self.tell_failures(pod, &failures);
+        self.report_failures(pod, &failures);
     }
 
     /// Kills containers and sandboxes of a pod that will restart.
     pub(super) async fn kill_all(&mut self, pod: &Pod, grace: i64) {
         let manner = StopMethod { grace, hurried: false };
-        let (running, hooks) = (running(&self.seen), Hooks::default());
+        let (running, hooks) = (running(&self.observed), Hooks::default());
         let mut failures = stop_in_order(&self.context, pod, running, manner, &hooks).await;
         failures.extend(self.stop_sandboxes().await);
-        self.tell_failures(pod, &failures);
+        self.report_failures(pod, &failures);
     }
 
-    /// Reports failures to stop. They are retried by the next round.
-    fn tell_failures(&self, pod: &Pod, failures: &[String]) {
+    /// Reports failures to stop. They are retried by the next sync.
+    fn report_failures(&mut self, pod: &Pod, failures: &[String]) {
         let error = match failures {
             [] => return,
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
+        self.sync_errors.add("stop the pod", &error);
         self.context.recorder.pod(pod, AgentEvent::KillFailed { error });
     }
 
     pub(super) async fn kill_one(&mut self, pod: &Pod, kill: &Kill) {
         let Some((role, container)) = pod.container(&kill.container) else { return };
-        let told = AgentEvent::Killing { why: kill.message.clone() };
-        self.context.recorder.container(pod, role, &container.name, told);
+        let event = AgentEvent::Killing { why: kill.message.clone() };
+        self.context.recorder.container(pod, role, &container.name, event);
         let probe = match kill.reason {
             KillReason::Liveness => container.liveness_probe.as_ref(),
             KillReason::Startup => container.startup_probe.as_ref(),
@@ -111,41 +114,45 @@ impl Worker {
             KillReason::RestartAll => 0,
             _ => of_probe.unwrap_or_else(|| pod.grace_seconds()),
         };
-        let found = self.seen.containers.iter().find(|found| found.id == kill.id).cloned();
+        let found = self.observed.containers.iter().find(|found| found.id == kill.id).cloned();
         // A container that was just created is not in the last relist.
         let found = found.unwrap_or_else(|| RuntimeContainer::started(&kill.id, &kill.container));
         let manner = StopMethod { grace, hurried: false };
-        // If it keeps running, the next round kills it again.
+        // If it keeps running, the next sync kills it again.
         let _ = stop_container(&self.context, pod, &found, manner, None, &Hooks::default()).await;
     }
 
     /// Kills and removes all containers, so that they restart from the first.
     pub(super) async fn remove_all(&mut self, pod: &Pod, plan: &Plan) -> Next {
-        self.known.restarting_all = RestartingAll::Stopping;
-        self.tell(pod, true);
+        self.status_inputs.restarting_all = RestartingAll::Stopping;
+        self.update_status(pod, true);
         for kill in &plan.kill {
             self.kill_one(pod, kill).await;
         }
         for id in &plan.remove {
-            if self.remove(id).await.is_err() {
+            if let Err(error) = self.remove(id).await {
+                self.sync_errors.add("remove containers", error);
                 return Next::After(RUNTIME_RETRY);
             }
         }
         match relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
-            Ok(seen) => self.seen = seen,
-            Err(_) => return Next::After(RUNTIME_RETRY),
+            Ok(observed) => self.observe(observed),
+            Err(error) => {
+                self.sync_errors.add("read the pod from the runtime", error);
+                return Next::After(RUNTIME_RETRY);
+            }
         }
-        self.known.restarting_all = RestartingAll::Removed;
-        let pod = self.pod_as_told();
-        self.tell(&pod, true);
-        self.known.restarting_all = RestartingAll::No;
+        self.status_inputs.restarting_all = RestartingAll::Removed;
+        let pod = self.pod_with_last_status();
+        self.update_status(&pod, true);
+        self.status_inputs.restarting_all = RestartingAll::No;
         Next::Now
     }
 
-    /// Stops all sandboxes. Returns the errors in upstream's text.
+    /// Stops all sandboxes. Returns the errors with upstream's text.
     async fn stop_sandboxes(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        for sandbox in &self.seen.sandboxes {
+        for sandbox in &self.observed.sandboxes {
             let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
             let stopped = self.context.runtime.call(request).await;
             failures.extend(failure("KillPodSandbox", &self.pod.metadata.uid, stopped));
@@ -160,7 +167,7 @@ impl Worker {
         let mut met: Vec<&str> = Vec::new();
         let mut kept: Vec<&str> = Vec::new();
         let mut superseded: Vec<RuntimeId> = Vec::new();
-        for container in &self.seen.containers {
+        for container in &self.observed.containers {
             let name = container.name.as_str();
             let needed = match container.state {
                 ContainerState::Running | ContainerState::Unknown => true,
@@ -174,7 +181,7 @@ impl Worker {
             }
             met.push(name);
         }
-        let sandboxes = dead_sandboxes(&self.seen, &superseded);
+        let sandboxes = dead_sandboxes(&self.observed, &superseded);
         for id in superseded {
             let _ = self.remove(&id).await;
         }
@@ -188,14 +195,14 @@ impl Worker {
         let is_init = |found: &&RuntimeContainer| {
             pod.spec.init_containers.iter().any(|container| container.name == found.name)
         };
-        for found in self.seen.containers.iter().filter(is_init) {
+        for found in self.observed.containers.iter().filter(is_init) {
             // One that cannot be removed is not mistaken for one of the new sandbox.
             let _ = self.remove(&found.id).await;
         }
     }
 
     async fn remove(&self, id: &RuntimeId) -> Result<(), cri::Error> {
-        self.context.pool.leave(id);
+        self.context.cpuset_tracker.unregister(id);
         let request = v1::RemoveContainerRequest { container_id: id.clone() };
         match self.context.runtime.call(request).await {
             Err(error) if !error.is_not_found() => Err(error),
@@ -217,10 +224,10 @@ impl Worker {
     /// Removes as many containers and sandboxes as possible. Returns the first error.
     pub(super) async fn remove_everything(&mut self) -> Result<(), cri::Error> {
         let mut done = Ok(());
-        for container in &self.seen.containers {
+        for container in &self.observed.containers {
             done = done.and(self.remove(&container.id).await);
         }
-        for sandbox in &self.seen.sandboxes {
+        for sandbox in &self.observed.sandboxes {
             done = done.and(self.remove_sandbox(&sandbox.id).await);
         }
         done
@@ -229,29 +236,29 @@ impl Worker {
 
 /// Returns the grace period of a message in seconds, if it is shorter than the current one. As upstream, it
 /// starts with the message: time already passed is not subtracted.
-fn shorter(order: &WorkerMessage, grace: i64) -> Option<i64> {
-    let asked = match order {
-        WorkerMessage::Pod(pod) if pod.is_terminating() => {
+fn shorter(message: &WorkerMessage, grace: i64) -> Option<i64> {
+    let requested = match message {
+        WorkerMessage::PodChanged(pod) if pod.is_terminating() => {
             pod.metadata.deletion_grace_period_seconds?
         }
-        WorkerMessage::Gone => 0,
-        WorkerMessage::Terminate(ending) => ending.grace?,
-        WorkerMessage::Pod(_)
+        WorkerMessage::Deleted => 0,
+        WorkerMessage::Terminate(termination) => termination.grace?,
+        WorkerMessage::PodChanged(_)
         | WorkerMessage::Resize(_)
-        | WorkerMessage::Look
-        | WorkerMessage::Probe(_)
-        | WorkerMessage::Halt => {
+        | WorkerMessage::RuntimeChanged
+        | WorkerMessage::ProbeReported(_)
+        | WorkerMessage::Shutdown => {
             return None;
         }
     };
-    (asked < grace).then_some(asked)
+    (requested < grace).then_some(requested)
 }
 
 /// Filters a probe report while containers are stopped. A probe error only means that the container has just
 /// exited, which is reported separately.
 fn while_stopping(report: ProbeReport) -> ProbeReport {
-    let told = report.told.filter(|told| !matches!(told, AgentEvent::ProbeErrored { .. }));
-    ProbeReport { told, ..report }
+    let event = report.event.filter(|event| !matches!(event, AgentEvent::ProbeErrored { .. }));
+    ProbeReport { event, ..report }
 }
 
 /// The parameters of stopping containers.
@@ -283,10 +290,15 @@ impl Hooks {
         let hook = begun.entry(found.id.clone()).or_insert_with(|| {
             let (runtime, recorder) = (context.runtime.clone(), context.recorder.clone());
             let (pod, container, id) = (pod.clone(), container.clone(), found.id.clone());
-            let ip = context.ip_told(&pod);
+            let ip = context.reported_ip(&pod);
             let run = tokio::spawn(async move {
-                let done = hooks::run(&runtime, &handler, &container, &id, &ip).await;
-                if done.is_err() {
+                let done = caught(hooks::run(&runtime, &handler, &container, &id, &ip)).await;
+                if let Err(cause) = &done {
+                    let (pod, uid, container) =
+                        (pod.full_name(), &pod.metadata.uid, &container.name);
+                    error!(pod, uid, container, %cause, "a preStop hook panicked; it counts as failed");
+                }
+                if !matches!(done, Ok(Ok(_))) {
                     recorder.container(&pod, role, &container.name, AgentEvent::PreStopFailed);
                 }
             });
@@ -301,11 +313,11 @@ impl Hooks {
 }
 
 /// Returns the containers that run or may be running.
-fn running(seen: &RuntimePod) -> Vec<RuntimeContainer> {
+fn running(observed: &RuntimePod) -> Vec<RuntimeContainer> {
     let may_run = |found: &&RuntimeContainer| {
         matches!(found.state, ContainerState::Running | ContainerState::Unknown)
     };
-    seen.containers.iter().filter(may_run).cloned().collect()
+    observed.containers.iter().filter(may_run).cloned().collect()
 }
 
 /// Returns upstream's text for a failed kill; a missing container or sandbox is not a failure.
@@ -325,8 +337,8 @@ async fn stop_in_order(
 ) -> Vec<String> {
     for found in running.iter().filter(|_| !manner.hurried) {
         if let Some((role, container)) = pod.container(&found.name) {
-            let told = AgentEvent::Stopping { container: container.name.clone() };
-            context.recorder.container(pod, role, &container.name, told);
+            let event = AgentEvent::Stopping { container: container.name.clone() };
+            context.recorder.container(pod, role, &container.name, event);
         }
     }
     let position = |found: &RuntimeContainer| {
@@ -425,7 +437,7 @@ mod tests {
     #[test]
     fn probe_errors_are_not_reported_while_stopping() {
         let probe = ProbeKind::Readiness;
-        let told = |told: AgentEvent| {
+        let is_kept = |event: AgentEvent| {
             let name = || "c".to_owned();
             let report = ProbeReport {
                 pod: name(),
@@ -433,14 +445,14 @@ mod tests {
                 id: name(),
                 kind: probe,
                 healthy: Some(false),
-                told: Some(told),
+                event: Some(event),
             };
             let counts = while_stopping(report);
             assert_eq!(counts.healthy, Some(false));
-            counts.told.is_some()
+            counts.event.is_some()
         };
-        assert!(told(AgentEvent::Unhealthy { probe, output: "no".to_owned() }));
-        assert!(!told(AgentEvent::ProbeErrored { probe, error: "no such task".to_owned() }));
+        assert!(is_kept(AgentEvent::Unhealthy { probe, output: "no".to_owned() }));
+        assert!(!is_kept(AgentEvent::ProbeErrored { probe, error: "no such task".to_owned() }));
     }
 
     #[tokio::test(start_paused = true)]
@@ -461,7 +473,7 @@ mod tests {
             move |turn: StopTurn| {
                 let life = async move {
                     sleep(hook).await;
-                    note(&format!("{name} is asked"));
+                    note(&format!("{name} waits"));
                     let _ = turn.await;
                     sleep(1).await;
                     note(&format!("{name} ends"));
@@ -473,8 +485,8 @@ mod tests {
         let done = in_turns(others.boxed(), [sidecar("last", 2), sidecar("first", 3)]).await;
         assert_eq!(done, ["apps", "last", "first"]);
         let expected = [
-            "last is asked at 2",
-            "first is asked at 3",
+            "last waits at 2",
+            "first waits at 3",
             "apps end at 5",
             "last ends at 6",
             "first ends at 7",

@@ -113,16 +113,16 @@ impl Measure {
     }
 
     /// The pod with the least key is evicted first.
-    fn key(self, of: &PodUsage<'_>) -> (bool, bool, i32, Reverse<i128>) {
-        let known = of.usage.is_some();
+    fn key(self, usage: &PodUsage<'_>) -> (bool, bool, i32, Reverse<i128>) {
+        let known = usage.usage.is_some();
         let (used, asked) = match self {
             Measure::Memory => {
-                (of.usage.as_ref().map_or(0, |usage| usage.memory), requested(of.pod, MEMORY))
+                (usage.usage.as_ref().map_or(0, |usage| usage.memory), requested(usage.pod, MEMORY))
             }
-            Measure::Processes => (of.usage.as_ref().map_or(0, |usage| usage.processes), 0),
+            Measure::Processes => (usage.usage.as_ref().map_or(0, |usage| usage.processes), 0),
             Measure::Disk { writable, rest, inodes } => {
-                let asked = if inodes { 0 } else { requested(of.pod, EPHEMERAL_STORAGE) };
-                let used = of.usage.as_ref().map_or(0, |usage| {
+                let asked = if inodes { 0 } else { requested(usage.pod, EPHEMERAL_STORAGE) };
+                let used = usage.usage.as_ref().map_or(0, |usage| {
                     let pick = |disk: &Disk| if inodes { disk.inodes } else { disk.bytes };
                     usage.disk(writable, rest, pick)
                 });
@@ -131,7 +131,7 @@ impl Measure {
         };
         // Processes cannot be requested, so no pod exceeds its request.
         let exceeds = !matches!(self, Measure::Processes) && used > asked;
-        let priority = of.pod.spec.priority.unwrap_or(0);
+        let priority = usage.pod.spec.priority.unwrap_or(0);
         (known, !exceeds, priority, Reverse(i128::from(used) - i128::from(asked)))
     }
 }
@@ -159,11 +159,11 @@ fn requested(pod: &Pod, resource: &str) -> u64 {
     amount.and_then(|amount| u64::try_from(amount).ok()).unwrap_or(0)
 }
 
-fn message(reclaim: &Reclaim, of: &PodUsage<'_>) -> String {
+fn message(reclaim: &Reclaim, usage: &PodUsage<'_>) -> String {
     let mut message = messages::low(reclaim);
     let resource = reclaim.resource;
-    for used in of.usage.iter().flat_map(|usage| &usage.containers) {
-        let Some((_, container)) = of.pod.container(&used.name) else { continue };
+    for used in usage.usage.iter().flat_map(|usage| &usage.containers) {
+        let Some((_, container)) = usage.pod.container(&used.name) else { continue };
         let bytes = match resource {
             MEMORY => used.memory,
             EPHEMERAL_STORAGE => used.writable.bytes.saturating_add(used.logs.bytes),

@@ -14,12 +14,12 @@ use crate::spec::Pod;
 /// Returns all pods over a limit.
 #[must_use]
 pub fn over_limit(pods: &[PodUsage<'_>], image_disk: bool) -> Vec<Victim> {
-    let candidates = pods.iter().filter(|of| !is_critical(of.pod));
-    let over = candidates.filter_map(|of| {
-        let usage = of.usage.as_ref()?;
+    let candidates = pods.iter().filter(|candidate| !is_critical(candidate.pod));
+    let over = candidates.filter_map(|candidate| {
+        let usage = candidate.usage.as_ref()?;
         Some(Victim {
-            pod_uid: of.pod.metadata.uid.clone(),
-            message: broken(of.pod, usage, image_disk)?,
+            pod_uid: candidate.pod.metadata.uid.clone(),
+            message: broken(candidate.pod, usage, image_disk)?,
             grace_seconds: IMMEDIATE_GRACE,
         })
     });

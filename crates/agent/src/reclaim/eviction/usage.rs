@@ -47,10 +47,11 @@ pub async fn collect(
     let sandboxes = if asked.processes { processes(&context.runtime).await? } else { Vec::new() };
     let mut on_disk = BTreeMap::new();
     if asked.disk {
-        let (volumes, facts, pods) = (context.volumes.clone(), context.facts(), pods.to_vec());
+        let (volumes, node_env, pods) =
+            (context.volumes.clone(), context.node_env(), pods.to_vec());
         let measuring = tokio::task::spawn_blocking(move || {
             let of = |pod: &Arc<Pod>| {
-                let logs = log_directory_of(&facts, &pod.metadata);
+                let logs = log_directory_of(&node_env, &pod.metadata);
                 let volumes = volumes.usage(pod).unwrap_or_default();
                 let on_disk = PodDiskUsage { logs: logs_of(pod, Path::new(&logs)), volumes };
                 (pod.metadata.uid.clone(), on_disk)

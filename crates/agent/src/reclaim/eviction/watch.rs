@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::info;
 
 use super::{Eviction, Millis, Reclaim, SignalObservations, measure};
 use crate::node::Pressure;
@@ -44,8 +45,13 @@ pub async fn watch(
         amounts.extend(more());
         let now = Millis::try_from(started.elapsed().as_millis()).unwrap_or(Millis::MAX);
         let assessment = eviction.assess(&amounts, now);
-        pressure.send_if_modified(|told| {
-            std::mem::replace(told, assessment.pressure) != assessment.pressure
+        pressure.send_if_modified(|published| {
+            let changed = std::mem::replace(published, assessment.pressure) != assessment.pressure;
+            if changed {
+                let Pressure { memory, disk, pids } = assessment.pressure;
+                info!(memory, disk, pids, "the pressure of the node changed");
+            }
+            changed
         });
         if let Some(reclaim) = assessment.reclaim {
             let _ = orders.try_send(reclaim);
@@ -75,16 +81,17 @@ mod tests {
         let eviction = Eviction::new(vec![limit], Duration::ZERO, false);
         let here = std::env::temp_dir();
         let places = Places { root: here.clone(), images: here };
-        let (tell, mut told) = watch::channel(Pressure::default());
+        let (sender, mut published) = watch::channel(Pressure::default());
         let (orders, mut ordered) = mpsc::channel(1);
         let more = || {
             let amount = SignalObservation { available: 99, capacity: 1000 };
             SignalObservations::from([(EvictionSignal::AllocatableMemoryAvailable, amount)])
         };
-        let task = tokio::spawn(super::watch(eviction, places, more, tell, orders));
+        let task = tokio::spawn(super::watch(eviction, places, more, sender, orders));
         let order = tokio::time::timeout(PATIENCE, ordered.recv()).await.unwrap().unwrap();
         assert_eq!(order.resource, "memory");
-        let pressed = tokio::time::timeout(PATIENCE, told.wait_for(|told| told.memory)).await;
+        let pressed =
+            tokio::time::timeout(PATIENCE, published.wait_for(|published| published.memory)).await;
         assert!(pressed.unwrap().is_ok());
         drop(ordered);
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();

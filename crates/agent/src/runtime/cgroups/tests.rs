@@ -82,11 +82,11 @@ fn limits_of_every_cgroup_equal_the_kubelets() {
         check(&format!("/kubepods{level}/pod<UID:{name}>"), &limits);
     }
     assert!(pods.len() >= 10);
-    check("/kubepods/burstable", &of_class(&world.facts, QosClass::Burstable, pods.values()));
-    check("/kubepods/besteffort", &of_class(&world.facts, QosClass::BestEffort, pods.values()));
+    check("/kubepods/burstable", &of_class(&world.node_env, QosClass::Burstable, pods.values()));
+    check("/kubepods/besteffort", &of_class(&world.node_env, QosClass::BestEffort, pods.values()));
     let amounts = [("cpu", "1700m"), ("memory", "24170416Ki")]
         .map(|(name, amount)| (name.to_owned(), Quantity::parse(amount).unwrap()));
-    check("/kubepods", &of_all_pods(&world.facts, &amounts.into(), Some(32768)));
+    check("/kubepods", &of_all_pods(&world.node_env, &amounts.into(), Some(32768)));
 }
 
 #[test]
@@ -97,12 +97,12 @@ fn exclusive_cpus_and_missing_limits_remove_the_quota() {
         {"name": "c", "resources": {"limits": amounts, "requests": amounts}}]}));
     let time = |world: &World| of_pod(&world.input(&pinned), None).cpu_quota.unwrap().time;
     assert_eq!(time(&world), Bound::At(100_000));
-    world.placed.insert(
+    world.affinities.insert(
         "c".to_owned(),
         ContainerAffinity { exclusive: true, ..ContainerAffinity::default() },
     );
     assert_eq!(time(&world), Bound::Max);
-    world.facts.cpu_quota_period = None;
+    world.node_env.cpu_quota_period = None;
     assert_eq!(of_pod(&world.input(&pinned), Some(7)).cpu_quota, None);
     assert_eq!(of_pod(&world.input(&pinned), Some(7)).pids, Some(Bound::At(7)));
 }
@@ -116,7 +116,7 @@ fn huge_pages_without_a_request_are_limited_to_zero() {
     let limits = of_pod(&world.input(&pod), None);
     let expected = [("1GB".to_owned(), Bound::At(0)), ("2MB".to_owned(), Bound::At(4 << 20))];
     assert_eq!(limits.huge_pages, expected.into());
-    let class = of_class(&world.facts, QosClass::Burstable, [&pod]);
+    let class = of_class(&world.node_env, QosClass::Burstable, [&pod]);
     assert!(class.huge_pages.values().all(|bound| *bound == Bound::Max));
     assert_eq!(class.huge_pages.len(), 2);
 }
@@ -127,11 +127,11 @@ fn requested_memory_is_protected_only_with_gate_and_v2() {
     let pod =
         pod(json!({"containers": [{"name": "c", "resources": {"requests": {"memory": "4Ki"}}}]}));
     let unified = |world: &World| of_pod(&world.input(&pod), None).unified;
-    world.facts.memory_throttling = Some(0.9);
+    world.node_env.memory_throttling = Some(0.9);
     assert_eq!(unified(&world), BTreeMap::new());
-    world.facts.cgroups.version = CgroupVersion::V2;
+    world.node_env.cgroups.version = CgroupVersion::V2;
     assert_eq!(unified(&world), [("memory.min".to_owned(), "4096".to_owned())].into());
-    world.facts.memory_throttling = None;
+    world.node_env.memory_throttling = None;
     assert_eq!(unified(&world), BTreeMap::new());
 }
 
@@ -145,7 +145,7 @@ fn pods_are_found_and_removed_in_every_class() {
     let shown = root.to_str().unwrap().replace('\\', "\\134").replace(' ', "\\040");
     let mounts = format!("1 1 0:1 / {shown} rw - cgroup2 cgroup2 rw\n");
     let cgroups = Cgroups::mounted(&mounts, directory.path()).unwrap();
-    let pods = PodCgroups::new(cgroups, World::new().facts.cgroups);
+    let pods = PodCgroups::new(cgroups, World::new().node_env.cgroups);
     let uids = || pods.pods().unwrap().into_keys().collect::<Vec<_>>();
     assert_eq!(uids(), ["-a", "b-1", "c-1"]);
     assert_eq!(pods.pods().unwrap()["c-1"], "/kubepods/besteffort/podc-1");

@@ -48,10 +48,10 @@ async fn sleep_lasts_as_long_as_given() {
 async fn tcp_socket_is_not_a_valid_hook() {
     let check = async |value: serde_json::Value, socket: &str| {
         let error = run_here(value.clone()).await.unwrap_err();
-        let said = told(&handler(value), "c", "p_n(u)", &error);
-        let rest = said.strip_prefix("Cannot run handler: invalid handler: &LifecycleHandler");
+        let message = event_message(&handler(value), "c", "p_n(u)", &error);
+        let rest = message.strip_prefix("Cannot run handler: invalid handler: &LifecycleHandler");
         let expected = format!("{{Exec:nil,HTTPGet:nil,TCPSocket:{socket},Sleep:nil,}}");
-        assert_eq!(rest, Some(expected.as_str()), "{said}");
+        assert_eq!(rest, Some(expected.as_str()), "{message}");
     };
     check(json!({"tcpSocket": {"port": 80}}), "&TCPSocketAction{Port:{0 80 },Host:,}").await;
     let named = json!({"tcpSocket": {"port": "web", "host": "h"}});
@@ -70,10 +70,10 @@ async fn failed_hook_is_reported_with_upstream_text() {
     let closed = ClosedPort::new();
     let get = json!({"httpGet": {"path": "/x", "port": closed.port}});
     let error = run_here(get.clone()).await.unwrap_err();
-    let said = told(&handler(get), "c", "p_n(u)", &error);
+    let message = event_message(&handler(get), "c", "p_n(u)", &error);
     let begin =
         "HTTP lifecycle hook (/x) for Container \"c\" in Pod \"p_n(u)\" failed - error: Get ";
-    assert!(said.starts_with(begin), "{said}");
+    assert!(message.starts_with(begin), "{message}");
     let exec = json!({"exec": {"command": ["sh", "-c", "exit 3"]}});
     let error = HookError::Exit {
         command: "sh -c exit 3".to_owned(),
@@ -82,7 +82,7 @@ async fn failed_hook_is_reported_with_upstream_text() {
         output: "oe".to_owned(),
     };
     assert_eq!(
-        told(&handler(exec), "c", "p_n(u)", &error),
+        event_message(&handler(exec), "c", "p_n(u)", &error),
         "Exec lifecycle hook ([sh -c exit 3]) for Container \"c\" in Pod \"p_n(u)\" failed - error: \
          command 'sh -c exit 3' exited with 3: e, message: \"oe\""
     );

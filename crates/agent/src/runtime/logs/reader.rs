@@ -103,7 +103,7 @@ impl Reader {
         let mut start = 0;
         // The previous rest contains no newline.
         while let Some(end) = newline(&block, start.max(before)) {
-            self.tell(&block[start..end], out);
+            self.write_line(&block[start..end], out);
             start = end + 1;
         }
         self.rest = block[start..].to_vec();
@@ -118,7 +118,7 @@ impl Reader {
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty() {
-            self.tell(&rest, out);
+            self.write_line(&rest, out);
         }
     }
 
@@ -149,7 +149,7 @@ impl Reader {
         }
     }
 
-    fn tell(&mut self, line: &[u8], out: &mut Vec<u8>) {
+    fn write_line(&mut self, line: &[u8], out: &mut Vec<u8>) {
         // Skip lines that are not in the runtime's format.
         let Ok(line) = Line::parse(line) else { return };
         if self.options.since.is_some_and(|since| line.time < since) {
@@ -217,9 +217,9 @@ where
     // Lines written before the exit of the container was noticed are still read.
     let mut ended = !reader.options.follow;
     loop {
-        let (back, told, step) = blocking(reader, Reader::step).await?;
+        let (back, output, step) = blocking(reader, Reader::step).await?;
         reader = back;
-        if !told.is_empty() && out.send(told).await.is_err() {
+        if !output.is_empty() && out.send(output).await.is_err() {
             return Ok(());
         }
         match step {
@@ -231,14 +231,14 @@ where
         reader = back;
         if replaced && reader.options.follow {
             // The runtime may have written to the old file since the last read.
-            let (back, told, reopened) = blocking(reader, |reader, out| {
+            let (back, output, reopened) = blocking(reader, |reader, out| {
                 while reader.step(out)? == Step::More {}
                 reader.finish(out);
                 reader.reopen()
             })
             .await?;
             reader = back;
-            if !told.is_empty() && out.send(told).await.is_err() {
+            if !output.is_empty() && out.send(output).await.is_err() {
                 return Ok(());
             }
             if reopened {

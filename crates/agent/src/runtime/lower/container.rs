@@ -13,20 +13,28 @@ use crate::spec::{Container, QosResourceRequest};
 /// Returns the configuration of a container.
 pub fn container(
     input: &PodInput<'_>,
-    of: &ContainerInput<'_>,
+    container_input: &ContainerInput<'_>,
 ) -> Result<v1::ContainerConfig, LowerError> {
-    let (pod, container) = (input.pod, of.container);
-    let environment = env::variables(input, of)?;
-    let mounts = mounts::mounts(input, of)?;
-    security::verify_run_as_non_root(pod, container, of.image_user, input.facts.os)?;
+    let (pod, container) = (input.pod, container_input.container);
+    let environment = env::variables(input, container_input)?;
+    let mounts = mounts::mounts(input, container_input)?;
+    security::verify_run_as_non_root(
+        pod,
+        container,
+        container_input.image_user,
+        input.node_env.os,
+    )?;
     let expand = |words: &[String]| -> Vec<String> {
         let expand = |word: &String| expansion::expand_text(word, |name| environment.get(name));
         words.iter().map(expand).collect()
     };
     let mut config = v1::ContainerConfig {
-        metadata: Some(v1::ContainerMetadata { name: container.name.clone(), attempt: of.attempt }),
+        metadata: Some(v1::ContainerMetadata {
+            name: container.name.clone(),
+            attempt: container_input.attempt,
+        }),
         image: Some(v1::ImageSpec {
-            image: of.image.to_owned(),
+            image: container_input.image.to_owned(),
             user_specified_image: container.image.clone(),
             ..Default::default()
         }),
@@ -34,14 +42,14 @@ pub fn container(
         args: expand(&container.args),
         working_dir: container.working_dir.clone(),
         mounts,
-        devices: of.attached.devices.clone(),
+        devices: container_input.attached.devices.clone(),
         labels: annotations::labels_of_container(pod, &container.name),
-        annotations: annotations::of_container(input, of),
-        log_path: log_path(input.facts.os, &container.name, of.attempt),
+        annotations: annotations::of_container(input, container_input),
+        log_path: log_path(input.node_env.os, &container.name, container_input.attempt),
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
-        cdi_devices: of
+        cdi_devices: container_input
             .attached
             .cdi_devices
             .iter()
@@ -52,9 +60,9 @@ pub fn container(
         ..Default::default()
     };
     if input.is_windows() {
-        config.windows = Some(windows(input, of));
+        config.windows = Some(windows(input, container_input));
     } else {
-        let linux = linux(input, of)?;
+        let linux = linux(input, container_input)?;
         map_ids(&mut config.mounts, &linux);
         config.linux = Some(linux);
     }
@@ -74,22 +82,35 @@ fn key_values(environment: Environment) -> Vec<v1::KeyValue> {
 
 fn linux(
     input: &PodInput<'_>,
-    of: &ContainerInput<'_>,
+    container_input: &ContainerInput<'_>,
 ) -> Result<v1::LinuxContainerConfig, LowerError> {
-    let mut resources = resources::of_container(input, of.container, of.role);
-    if let Some(placed) = input.placed.get(&of.container.name) {
-        resources::set_cpuset(&mut resources, placed);
+    let mut resources =
+        resources::of_container(input, container_input.container, container_input.role);
+    if let Some(affinity) = input.affinities.get(&container_input.container.name) {
+        resources::set_cpuset(&mut resources, affinity);
     }
-    let security = security::of_container(input, of.container, of.image_user, of.target)?;
+    let security = security::of_container(
+        input,
+        container_input.container,
+        container_input.image_user,
+        container_input.target,
+    )?;
     Ok(v1::LinuxContainerConfig { resources: Some(resources), security_context: Some(security) })
 }
 
-fn windows(input: &PodInput<'_>, of: &ContainerInput<'_>) -> v1::WindowsContainerConfig {
-    let mut resources = resources::of_windows_container(input.facts, of.container);
-    if let Some(placed) = input.placed.get(&of.container.name) {
-        resources.affinity_cpus = resources::affinity(placed);
+fn windows(
+    input: &PodInput<'_>,
+    container_input: &ContainerInput<'_>,
+) -> v1::WindowsContainerConfig {
+    let mut resources = resources::of_windows_container(input.node_env, container_input.container);
+    if let Some(affinity) = input.affinities.get(&container_input.container.name) {
+        resources.affinity_cpus = resources::affinity(affinity);
     }
-    let security = security::of_windows_container(input.pod, of.container, of.image_user);
+    let security = security::of_windows_container(
+        input.pod,
+        container_input.container,
+        container_input.image_user,
+    );
     v1::WindowsContainerConfig { resources: Some(resources), security_context: Some(security) }
 }
 

@@ -71,17 +71,17 @@ impl fmt::Display for DnsNotice {
 
 /// Returns the DNS configuration of a pod.
 #[must_use]
-pub fn config(pod: &Pod, facts: &NodeEnvironment) -> (v1::DnsConfig, Vec<DnsNotice>) {
+pub fn config(pod: &Pod, node_env: &NodeEnvironment) -> (v1::DnsConfig, Vec<DnsNotice>) {
     let mut notices = Vec::new();
     let mut config = match (pod.spec.dns_policy, pod.spec.host_network) {
         (DnsPolicy::None, _) => v1::DnsConfig::default(),
-        (DnsPolicy::Default, _) | (DnsPolicy::ClusterFirst, true) => of_host(facts),
+        (DnsPolicy::Default, _) | (DnsPolicy::ClusterFirst, true) => of_host(node_env),
         (DnsPolicy::ClusterFirst, false) | (DnsPolicy::ClusterFirstWithHostNet, _) => {
-            if facts.dns.cluster_servers.is_empty() {
+            if node_env.dns.cluster_servers.is_empty() {
                 notices.push(DnsNotice::NoClusterDns { pod: super::security::describe(pod) });
-                of_host(facts)
+                of_host(node_env)
             } else {
-                of_cluster(pod, facts)
+                of_cluster(pod, node_env)
             }
         }
     };
@@ -92,14 +92,14 @@ pub fn config(pod: &Pod, facts: &NodeEnvironment) -> (v1::DnsConfig, Vec<DnsNoti
     (config, notices)
 }
 
-fn of_host(facts: &NodeEnvironment) -> v1::DnsConfig {
-    match &facts.dns.resolv_conf {
+fn of_host(node_env: &NodeEnvironment) -> v1::DnsConfig {
+    match &node_env.dns.resolv_conf {
         Some(text) => parse_resolv_conf(text),
         // An unreachable server: without a server, a runtime would use the host's.
         None => {
             let is_v6 = |ip: &String| ip.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6());
             let loopback = |ip| if is_v6(ip) { "::1" } else { "127.0.0.1" }.to_owned();
-            let mut servers: Vec<String> = facts.ips.iter().map(loopback).collect();
+            let mut servers: Vec<String> = node_env.ips.iter().map(loopback).collect();
             if servers.is_empty() {
                 servers.push("127.0.0.1".to_owned());
             }
@@ -108,8 +108,8 @@ fn of_host(facts: &NodeEnvironment) -> v1::DnsConfig {
     }
 }
 
-fn of_cluster(pod: &Pod, facts: &NodeEnvironment) -> v1::DnsConfig {
-    let domain = &facts.dns.cluster_domain;
+fn of_cluster(pod: &Pod, node_env: &NodeEnvironment) -> v1::DnsConfig {
+    let domain = &node_env.dns.cluster_domain;
     let mut searches = Vec::new();
     if !domain.is_empty() {
         let namespace = &pod.metadata.namespace;
@@ -117,10 +117,10 @@ fn of_cluster(pod: &Pod, facts: &NodeEnvironment) -> v1::DnsConfig {
         searches.push(format!("svc.{domain}"));
         searches.push(domain.clone());
     }
-    let host = facts.dns.resolv_conf.as_deref().map(parse_resolv_conf).unwrap_or_default();
+    let host = node_env.dns.resolv_conf.as_deref().map(parse_resolv_conf).unwrap_or_default();
     searches.extend(host.searches);
     v1::DnsConfig {
-        servers: facts.dns.cluster_servers.clone(),
+        servers: node_env.dns.cluster_servers.clone(),
         searches: without_repeats(searches),
         options: CLUSTER_OPTIONS.iter().map(|&option| option.to_owned()).collect(),
     }

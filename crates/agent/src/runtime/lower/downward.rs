@@ -12,7 +12,7 @@ use crate::spec::{Container, Labels, Pod, ResourceFieldRef, ResourceList};
 
 /// Returns the value of a field, such as `metadata.labels['app']` or `status.podIP`.
 pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<String, LowerError> {
-    let (pod, facts) = (input.pod, input.facts);
+    let (pod, node_env) = (input.pod, input.node_env);
     let first = |list: &[String]| list.first().cloned().unwrap_or_default();
     Ok(match path {
         "metadata.name" => pod.metadata.name.clone(),
@@ -22,8 +22,8 @@ pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<Str
         "metadata.annotations" => render(&annotations::of_pod(input)),
         "spec.nodeName" => pod.spec.node_name.clone(),
         "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
-        "status.hostIP" => first(&facts.ips),
-        "status.hostIPs" => facts.ips.join(","),
+        "status.hostIP" => first(&node_env.ips),
+        "status.hostIPs" => node_env.ips.join(","),
         "status.podIP" => first(pod_ips),
         "status.podIPs" => pod_ips.join(","),
         _ => {
@@ -47,14 +47,14 @@ pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<Str
 /// `berth.dev/assigned-cpus.<container>` are its CPUs, `berth.dev/assigned-mems.<container>` its memory
 /// nodes, as lists such as `2-3,8`. Empty for any.
 fn assigned(input: &PodInput<'_>, key: &str) -> Option<String> {
-    let placed = |name: &str| {
+    let affinity = |name: &str| {
         input.pod.container(name)?;
-        Some(input.placed.get(name).cloned().unwrap_or_default())
+        Some(input.affinities.get(name).cloned().unwrap_or_default())
     };
     if let Some(name) = key.strip_prefix(ASSIGNED_CPUS) {
-        return Some(placed(name)?.cpus.to_string());
+        return Some(affinity(name)?.cpus.to_string());
     }
-    let mems = placed(key.strip_prefix(ASSIGNED_MEMS)?)?.mems;
+    let mems = affinity(key.strip_prefix(ASSIGNED_MEMS)?)?.mems;
     Some(mems.iter().map(|node| CpuId(node.0)).collect::<CpuSet>().to_string())
 }
 
@@ -106,30 +106,30 @@ fn quote(text: &str) -> String {
 /// container of the variable. A missing limit is the pod's, or the node's allocatable amount.
 pub fn resource(
     pod: &Pod,
-    facts: &NodeEnvironment,
+    node_env: &NodeEnvironment,
     own: Option<&Container>,
-    of: &ResourceFieldRef,
+    selector: &ResourceFieldRef,
 ) -> Result<String, LowerError> {
-    let missing = || LowerError::NoContainer(of.container_name.clone());
-    let container = match (of.container_name.as_str(), own) {
+    let missing = || LowerError::NoContainer(selector.container_name.clone());
+    let container = match (selector.container_name.as_str(), own) {
         ("", Some(own)) => own,
         (name, _) => pod.container(name).ok_or_else(missing)?.1,
     };
-    let unsupported = || LowerError::ResourceField(of.resource.clone());
-    let (kind, name) = of.resource.split_once('.').ok_or_else(unsupported)?;
+    let unsupported = || LowerError::ResourceField(selector.resource.clone());
+    let (kind, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;
     let is_known = matches!(name, CPU | MEMORY | EPHEMERAL_STORAGE);
     if !is_known && !is_huge_pages(name) {
         return Err(unsupported());
     }
     let amount = match kind {
         "requests" => container.resources.requests.get(name),
-        "limits" if is_known => default_limit(pod, facts, container, name),
+        "limits" if is_known => default_limit(pod, node_env, container, name),
         "limits" => container.resources.limits.get(name),
         _ => return Err(unsupported()),
     };
     let zero = Quantity::zero();
     let amount = amount.unwrap_or(&zero);
-    let divisor = of.divisor.as_ref().filter(|divisor| divisor.sign() > 0);
+    let divisor = selector.divisor.as_ref().filter(|divisor| divisor.sign() > 0);
     let (amount, divisor) = match name {
         CPU => (amount.milli_value(), divisor.map_or(1000, Quantity::milli_value)),
         _ => (amount.value(), divisor.map_or(1, Quantity::value)),
@@ -139,7 +139,7 @@ pub fn resource(
 
 fn default_limit<'a>(
     pod: &'a Pod,
-    facts: &'a NodeEnvironment,
+    node_env: &'a NodeEnvironment,
     container: &'a Container,
     name: &str,
 ) -> Option<&'a Quantity> {
@@ -151,5 +151,5 @@ fn default_limit<'a>(
             let whole = qos::pod_level(pod).filter(|_| is_pod_level(name))?;
             given(&whole.limits, name)
         })
-        .or_else(|| facts.allocatable.get(name))
+        .or_else(|| node_env.allocatable.get(name))
 }

@@ -32,30 +32,34 @@ impl Environment {
 }
 
 /// Returns all variables of a container.
-pub fn variables(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Environment, LowerError> {
+pub fn variables(
+    input: &PodInput<'_>,
+    container_input: &ContainerInput<'_>,
+) -> Result<Environment, LowerError> {
     let pod = input.pod;
     // Missing only without an API server, whose default this is.
     let links = pod.spec.enable_service_links.unwrap_or(true);
-    let services = service_links::of_services(of.services, &pod.metadata.namespace, links);
+    let services =
+        service_links::of_services(container_input.services, &pod.metadata.namespace, links);
     let mut own = Environment::default();
-    for source in &of.container.env_from {
+    for source in &container_input.container.env_from {
         let prefix = &source.prefix;
         if let Some(wanted) = &source.config_map_ref {
-            for (key, value) in config_map(of, wanted)?.into_iter().flatten() {
+            for (key, value) in config_map(container_input, wanted)?.into_iter().flatten() {
                 own.set(&format!("{prefix}{key}"), value.clone().into_bytes());
             }
         } else if let Some(wanted) = &source.secret_ref {
-            for (key, value) in secret(of, wanted)?.into_iter().flatten() {
+            for (key, value) in secret(container_input, wanted)?.into_iter().flatten() {
                 own.set(&format!("{prefix}{key}"), value.clone());
             }
         }
     }
-    for variable in &of.container.env {
-        if let Some(value) = value(input, of, &own, &services, variable)? {
+    for variable in &container_input.container.env {
+        if let Some(value) = value(input, container_input, &own, &services, variable)? {
             own.set(&variable.name, value);
         }
     }
-    let attached = of.attached.env.iter();
+    let attached = container_input.attached.env.iter();
     let mut all: Vec<(String, Vec<u8>)> =
         attached.map(|(name, value)| (name.clone(), value.clone().into_bytes())).collect();
     let is_set = |name: &String| own.0.iter().any(|(known, _)| known == name);
@@ -72,7 +76,7 @@ pub fn variables(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Enviro
 /// Returns the value of a variable of `env`; `None` if its source is missing and optional.
 fn value(
     input: &PodInput<'_>,
-    of: &ContainerInput<'_>,
+    container_input: &ContainerInput<'_>,
     known: &Environment,
     services: &BTreeMap<String, String>,
     variable: &EnvVar,
@@ -87,16 +91,16 @@ fn value(
     let namespace = || input.pod.metadata.namespace.clone();
     match source {
         EnvVarSource { field_ref: Some(field), .. } => {
-            let value = downward::field(input, of.pod_ips, &field.field_path)?;
+            let value = downward::field(input, container_input.pod_ips, &field.field_path)?;
             Ok(Some(value.into_bytes()))
         }
         EnvVarSource { resource_field_ref: Some(resource), .. } => {
-            let own = Some(of.container);
-            let value = downward::resource(input.pod, input.facts, own, resource)?;
+            let own = Some(container_input.container);
+            let value = downward::resource(input.pod, input.node_env, own, resource)?;
             Ok(Some(value.into_bytes()))
         }
         EnvVarSource { config_map_key_ref: Some(wanted), .. } => {
-            let Some(map) = config_map(of, wanted)? else { return Ok(None) };
+            let Some(map) = config_map(container_input, wanted)? else { return Ok(None) };
             let value = map.get(&wanted.key).map(|value| value.clone().into_bytes());
             or_missing(value, wanted, || LowerError::NoConfigMapKey {
                 key: wanted.key.clone(),
@@ -105,14 +109,14 @@ fn value(
             })
         }
         EnvVarSource { secret_key_ref: Some(wanted), .. } => {
-            let Some(map) = secret(of, wanted)? else { return Ok(None) };
+            let Some(map) = secret(container_input, wanted)? else { return Ok(None) };
             or_missing(map.get(&wanted.key).cloned(), wanted, || LowerError::NoSecretKey {
                 key: wanted.key.clone(),
                 namespace: namespace(),
                 name: wanted.name.clone(),
             })
         }
-        EnvVarSource { file_key_ref: Some(wanted), .. } => file_key(of, wanted),
+        EnvVarSource { file_key_ref: Some(wanted), .. } => file_key(container_input, wanted),
         EnvVarSource { .. } => Ok(Some(Vec::new())),
     }
 }
@@ -120,11 +124,11 @@ fn value(
 /// Returns a variable of a file. Only the variable may be missing, not the file; an empty value counts as
 /// missing.
 fn file_key(
-    of: &ContainerInput<'_>,
+    container_input: &ContainerInput<'_>,
     wanted: &FileKeySelector,
 ) -> Result<Option<Vec<u8>>, LowerError> {
     let FileKeySelector { volume_name, path, key, optional } = wanted;
-    let file = of.configs.files.get(&(volume_name.clone(), path.clone()));
+    let file = container_input.configs.files.get(&(volume_name.clone(), path.clone()));
     let file = file.ok_or_else(|| LowerError::NoFileVolume(volume_name.clone()))?;
     let text = file.text.as_deref().ok_or(LowerError::EnvFile)?;
     let value = env_file::value(text, key).map_err(|_| LowerError::EnvFile)?;
@@ -148,17 +152,17 @@ fn or_missing<T>(
 }
 
 fn config_map<'a>(
-    of: &ContainerInput<'a>,
+    container_input: &ContainerInput<'a>,
     wanted: &LocalSource,
 ) -> Result<Option<&'a BTreeMap<String, String>>, LowerError> {
-    let found = of.configs.config_maps.get(&wanted.name);
+    let found = container_input.configs.config_maps.get(&wanted.name);
     or_missing(found, wanted, || LowerError::NoConfigMap { name: wanted.name.clone() })
 }
 
 fn secret<'a>(
-    of: &ContainerInput<'a>,
+    container_input: &ContainerInput<'a>,
     wanted: &LocalSource,
 ) -> Result<Option<&'a BTreeMap<String, Vec<u8>>>, LowerError> {
-    let found = of.configs.secrets.get(&wanted.name);
+    let found = container_input.configs.secrets.get(&wanted.name);
     or_missing(found, wanted, || LowerError::NoSecret { name: wanted.name.clone() })
 }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_a_kubelet_and_of_an_older_berth_are_recognized() {
+    fn hashes_of_a_kubelet_and_an_older_berth_are_recognized() {
         let known = container("c", "busybox:1");
         assert!(is_of(&known, &hash(&known)));
         assert!(is_of(&known, "835e206ee2d88402"));

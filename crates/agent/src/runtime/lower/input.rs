@@ -217,10 +217,10 @@ pub struct IdRange {
 #[derive(Debug, Clone, Copy)]
 pub struct PodInput<'a> {
     pub pod: &'a Pod,
-    pub facts: &'a NodeEnvironment,
+    pub node_env: &'a NodeEnvironment,
     pub source: &'a PodSource,
     /// By container name; containers that are missing are not placed.
-    pub placed: &'a BTreeMap<String, ContainerAffinity>,
+    pub affinities: &'a BTreeMap<String, ContainerAffinity>,
     /// Set for pods with `hostUsers: false`, if the runtime supports it.
     pub user_namespace: Option<IdRange>,
     /// Supplemental groups that its volumes need.
@@ -229,7 +229,7 @@ pub struct PodInput<'a> {
 
 impl PodInput<'_> {
     pub(super) fn is_windows(&self) -> bool {
-        self.facts.os == OsName::Windows
+        self.node_env.os == OsName::Windows
     }
 }
 

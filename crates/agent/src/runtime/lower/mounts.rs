@@ -22,35 +22,40 @@ pub fn hosts_file(os: OsName) -> &'static str {
 /// Returns the path on the host of the hosts file that a pod's containers share.
 #[must_use]
 pub fn hosts_file_of_pod(input: &PodInput<'_>) -> String {
-    let facts = input.facts;
-    path::join(facts.os, &[&facts.root_dir, "pods", &input.pod.metadata.uid, "etc-hosts"])
+    let node_env = input.node_env;
+    path::join(node_env.os, &[&node_env.root_dir, "pods", &input.pod.metadata.uid, "etc-hosts"])
 }
 
 /// Returns the mounts of a container.
-pub fn mounts(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Vec<v1::Mount>, LowerError> {
-    let os = input.facts.os;
-    let mut mounts = of.attached.mounts.clone();
-    for (position, mount) in of.container.volume_mounts.iter().enumerate() {
-        mounts.push(volume(input, of, position, mount)?);
+pub fn mounts(
+    input: &PodInput<'_>,
+    container_input: &ContainerInput<'_>,
+) -> Result<Vec<v1::Mount>, LowerError> {
+    let os = input.node_env.os;
+    let mut mounts = container_input.attached.mounts.clone();
+    for (position, mount) in container_input.container.volume_mounts.iter().enumerate() {
+        mounts.push(volume(input, container_input, position, mount)?);
     }
     let hosts = hosts_file(os);
-    let has_own = of.container.volume_mounts.iter().any(|mount| mount.mount_path == hosts);
+    let has_own =
+        container_input.container.volume_mounts.iter().any(|mount| mount.mount_path == hosts);
     // Host processes use the host's file.
-    let is_host = input.is_windows() && security::is_host_process(input.pod, of.container);
-    if !of.pod_ips.is_empty() && !has_own && !is_host {
+    let is_host =
+        input.is_windows() && security::is_host_process(input.pod, container_input.container);
+    if !container_input.pod_ips.is_empty() && !has_own && !is_host {
         mounts.push(v1::Mount {
             container_path: hosts.to_owned(),
             host_path: hosts_file_of_pod(input),
-            selinux_relabel: input.facts.selinux,
+            selinux_relabel: input.node_env.selinux,
             ..Default::default()
         });
     }
-    let message_path = &of.container.termination_message_path;
-    if let Some(file) = of.termination_log.filter(|_| !message_path.is_empty()) {
+    let message_path = &container_input.container.termination_message_path;
+    if let Some(file) = container_input.termination_log.filter(|_| !message_path.is_empty()) {
         mounts.push(v1::Mount {
             container_path: path::absolute(os, message_path),
             host_path: path::absolute(os, file),
-            selinux_relabel: input.facts.selinux,
+            selinux_relabel: input.node_env.selinux,
             ..Default::default()
         });
     }
@@ -59,13 +64,13 @@ pub fn mounts(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Vec<v1::M
 
 fn volume(
     input: &PodInput<'_>,
-    of: &ContainerInput<'_>,
+    container_input: &ContainerInput<'_>,
     position: usize,
     mount: &VolumeMount,
 ) -> Result<v1::Mount, LowerError> {
-    let os = input.facts.os;
-    let names = || (mount.name.clone(), of.container.name.clone());
-    let volume = of.mounted.volumes.get(&mount.name).ok_or_else(|| {
+    let os = input.node_env.os;
+    let names = || (mount.name.clone(), container_input.container.name.clone());
+    let volume = container_input.mounted.volumes.get(&mount.name).ok_or_else(|| {
         let (volume, container) = names();
         LowerError::NoVolume { volume, container }
     })?;
@@ -84,7 +89,7 @@ fn volume(
     let has_sub_path = !mount.sub_path.is_empty() || !mount.sub_path_expr.is_empty();
     let host_path = match has_sub_path {
         false => host_path,
-        true => of.mounted.sub_paths.get(&position).ok_or_else(|| {
+        true => container_input.mounted.sub_paths.get(&position).ok_or_else(|| {
             let (volume, container) = names();
             LowerError::NoSubPath { volume, container }
         })?,
@@ -93,9 +98,9 @@ fn volume(
         container_path,
         host_path: path::absolute(os, host_path),
         readonly: mount.read_only || read_only,
-        selinux_relabel: relabel && input.facts.selinux,
+        selinux_relabel: relabel && input.node_env.selinux,
         propagation: propagation(mount)? as i32,
-        recursive_read_only: is_recursive_read_only(mount, of.recursive_read_only)?,
+        recursive_read_only: is_recursive_read_only(mount, container_input.recursive_read_only)?,
         ..Default::default()
     })
 }

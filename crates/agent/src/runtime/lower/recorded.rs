@@ -15,7 +15,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::{Value, json};
 
-use super::tests::{facts, service};
+use super::tests::{node_env, service};
 use super::*;
 use crate::spec::Pod;
 
@@ -205,24 +205,24 @@ fn services(call: &Value) -> Vec<Service> {
 }
 
 fn node() -> NodeEnvironment {
-    let mut facts = facts();
-    facts.ips = vec![NODE_IP.to_owned()];
-    facts.memory_capacity = 24_682_416 * 1024;
-    facts.cgroups.root = "/<CGROUP_ROOT>".to_owned();
-    facts.dns.resolv_conf = Some("nameserver <NAMESERVER>\n".to_owned());
-    facts
+    let mut node_env = node_env();
+    node_env.ips = vec![NODE_IP.to_owned()];
+    node_env.memory_capacity = 24_682_416 * 1024;
+    node_env.cgroups.root = "/<CGROUP_ROOT>".to_owned();
+    node_env.dns.resolv_conf = Some("nameserver <NAMESERVER>\n".to_owned());
+    node_env
 }
 
-fn placed(id: &str, call: usize) -> BTreeMap<String, ContainerAffinity> {
+fn affinities(id: &str, call: usize) -> BTreeMap<String, ContainerAffinity> {
     let mut of_line = PLACED.iter().filter(|(line, from, ..)| *line == id && *from <= call);
     let Some((.., cpus, exclusive, mems)) = of_line.next_back() else { return BTreeMap::new() };
-    let placed = ContainerAffinity {
+    let affinity = ContainerAffinity {
         cpus: CpuSet::parse(cpus).unwrap(),
         exclusive: *exclusive,
         mems: mems.iter().map(|id| NumaId(*id)).collect(),
         groups: Vec::new(),
     };
-    BTreeMap::from([("c".to_owned(), placed)])
+    BTreeMap::from([("c".to_owned(), affinity)])
 }
 
 /// Sorts variables, because they are compared as sets; see [`ENV_IN_OUR_ORDER`].
@@ -246,7 +246,7 @@ fn check_env_order(pod: &Pod, container: &str, request: &Value) {
 struct Replay<'a> {
     line: &'a Value,
     json: &'a Json,
-    facts: NodeEnvironment,
+    node_env: NodeEnvironment,
     source: PodSource,
 }
 
@@ -254,12 +254,12 @@ impl Replay<'_> {
     /// Returns our request for a recorded call; `None` if the call is not lowered.
     fn request(&self, pod: &Pod, index: usize, call: &Value) -> Option<Value> {
         let id = self.line["id"].as_str().unwrap();
-        let placed = placed(id, index);
+        let affinities = affinities(id, index);
         let input = PodInput {
             pod,
-            facts: &self.facts,
+            node_env: &self.node_env,
             source: &self.source,
-            placed: &placed,
+            affinities: &affinities,
             user_namespace: None,
             volume_groups: &[],
         };
@@ -284,7 +284,7 @@ impl Replay<'_> {
             "UpdateContainerResources" => {
                 let id = text("/container_id");
                 let request = match recorded.pointer("/linux/cpu_period") {
-                    None => update::cpus(self.facts.os, &placed["c"], &id),
+                    None => update::cpus(self.node_env.os, &affinities["c"], &id),
                     Some(_) => {
                         let (role, container) = pod.container("c").unwrap();
                         update::resources(&input, container, role, &id)
@@ -350,7 +350,7 @@ fn requests_equal_the_kubelets() {
     for line in &lines {
         let id = line["id"].as_str().unwrap();
         let source = PodSource { origin: ConfigSource::Api, seen: "<TIME>".to_owned() };
-        let replay = Replay { line, json: &json, facts: node(), source };
+        let replay = Replay { line, json: &json, node_env: node(), source };
         let mut object = served(line, "lives2");
         for (index, call) in line["calls"].as_array().unwrap().iter().enumerate() {
             for (_, _, path, value) in

@@ -35,7 +35,7 @@ pub fn cpu_shares(milli: i64) -> i64 {
     shares.clamp(MIN_SHARES.into(), MAX_SHARES.into()) as i64
 }
 
-/// Returns the microseconds in each `period` for a CPU limit in millicores; 0 is no limit.
+/// Returns the microseconds in each `period` for a CPU limit in millicores; 0 means unlimited.
 #[must_use]
 pub fn cpu_quota(milli: i64, period: i64) -> i64 {
     if milli == 0 {
@@ -46,7 +46,7 @@ pub fn cpu_quota(milli: i64, period: i64) -> i64 {
 }
 
 fn basic(
-    facts: &NodeEnvironment,
+    node_env: &NodeEnvironment,
     cpu_request: Option<i64>,
     cpu_limit: i64,
     memory_limit: i64,
@@ -58,19 +58,19 @@ fn basic(
         memory_limit_in_bytes: memory_limit,
         ..Default::default()
     };
-    if let Some(period) = facts.cpu_quota_period {
+    if let Some(period) = node_env.cpu_quota_period {
         resources.cpu_period = period;
         // With exclusive CPUs a quota is not needed, and would only cost latency.
         resources.cpu_quota = if exclusive { NO_QUOTA } else { cpu_quota(cpu_limit, period) };
     }
-    if is_v2(facts) && !facts.single_process_oom_kill {
+    if is_v2(node_env) && !node_env.single_process_oom_kill {
         resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
     resources
 }
 
-fn is_v2(facts: &NodeEnvironment) -> bool {
-    facts.cgroups.version == CgroupVersion::V2
+fn is_v2(node_env: &NodeEnvironment) -> bool {
+    node_env.cgroups.version == CgroupVersion::V2
 }
 
 fn milli(amounts: &ResourceList, name: &str) -> Option<i64> {
@@ -88,10 +88,10 @@ pub fn of_sandbox(input: &PodInput<'_>) -> v1::LinuxContainerResources {
     let exclusive = input
         .pod
         .containers()
-        .filter_map(|(_, container)| input.placed.get(&container.name))
-        .any(|placed| placed.exclusive);
+        .filter_map(|(_, container)| input.affinities.get(&container.name))
+        .any(|affinity| affinity.exclusive);
     basic(
-        input.facts,
+        input.node_env,
         milli(&requests, CPU),
         milli(&limits, CPU).unwrap_or_default(),
         bytes(&limits, MEMORY),
@@ -107,7 +107,7 @@ pub fn of_overhead(input: &PodInput<'_>) -> v1::LinuxContainerResources {
         return v1::LinuxContainerResources::default();
     }
     let cpu = milli(overhead, CPU).unwrap_or_default();
-    basic(input.facts, Some(cpu), cpu, bytes(overhead, MEMORY), false)
+    basic(input.node_env, Some(cpu), cpu, bytes(overhead, MEMORY), false)
 }
 
 /// Returns the resources of a container, without its cpuset.
@@ -117,20 +117,21 @@ pub fn of_container(
     container: &Container,
     role: Role,
 ) -> v1::LinuxContainerResources {
-    let (pod, facts) = (input.pod, input.facts);
+    let (pod, node_env) = (input.pod, input.node_env);
     let requests = &container.resources.requests;
-    let exclusive = input.placed.get(&container.name).is_some_and(|placed| placed.exclusive);
+    let exclusive =
+        input.affinities.get(&container.name).is_some_and(|affinity| affinity.exclusive);
     let mut resources = basic(
-        facts,
+        node_env,
         milli(requests, CPU),
         limit(pod, container, CPU).map_or(0, Quantity::milli_value),
         limit(pod, container, MEMORY).map_or(0, Quantity::value),
         exclusive,
     );
     resources.oom_score_adj = oom_score(input, container, role);
-    resources.hugepage_limits = huge_pages(pod, container, facts);
+    resources.hugepage_limits = huge_pages(pod, container, node_env);
     set_swap(&mut resources, input, container);
-    set_memory_protection(&mut resources, &container.resources, facts);
+    set_memory_protection(&mut resources, &container.resources, node_env);
     resources
 }
 
@@ -143,7 +144,7 @@ fn limit<'a>(pod: &'a Pod, container: &'a Container, name: &str) -> Option<&'a Q
 /// Returns the OOM score: the less memory a container requests, the earlier it is killed.
 #[must_use]
 pub fn oom_score(input: &PodInput<'_>, container: &Container, role: Role) -> i64 {
-    let (pod, capacity) = (input.pod, input.facts.memory_capacity);
+    let (pod, capacity) = (input.pod, input.node_env.memory_capacity);
     if qos::is_node_critical(input) {
         return GUARANTEED_OOM;
     }
@@ -180,7 +181,11 @@ fn spare_memory(pod: &Pod) -> i64 {
 }
 
 /// Returns a limit for every huge page size of the kernel; 0 without a request.
-fn huge_pages(pod: &Pod, container: &Container, facts: &NodeEnvironment) -> Vec<v1::HugepageLimit> {
+fn huge_pages(
+    pod: &Pod,
+    container: &Container,
+    node_env: &NodeEnvironment,
+) -> Vec<v1::HugepageLimit> {
     let find = |limits: &ResourceList, size: i64| {
         limits
             .iter()
@@ -195,7 +200,7 @@ fn huge_pages(pod: &Pod, container: &Container, facts: &NodeEnvironment) -> Vec<
             limit: u64::try_from(limit).unwrap_or_default(),
         }
     };
-    facts.huge_page_sizes.iter().map(of_size).collect()
+    node_env.huge_page_sizes.iter().map(of_size).collect()
 }
 
 /// Formats a size such as `2MB`, as in the names of cgroup files.
@@ -216,24 +221,24 @@ fn set_swap(
     input: &PodInput<'_>,
     container: &Container,
 ) {
-    let facts = input.facts;
-    if !facts.cgroups.swap_controller {
+    let node_env = input.node_env;
+    if !node_env.cgroups.swap_controller {
         return;
     }
-    if !is_v2(facts) {
+    if !is_v2(node_env) {
         // The limit of memory and swap together equals that of memory.
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
         return;
     }
     let request = bytes(&container.resources.requests, MEMORY);
-    let may_swap = facts.swap == SwapBehavior::LimitedSwap
+    let may_swap = node_env.swap == SwapBehavior::LimitedSwap
         && qos::class(input.pod) == QosClass::Burstable
         && !qos::is_critical(input)
         && request != bytes(&container.resources.limits, MEMORY);
-    let swap = match may_swap && (0..=facts.memory_capacity).contains(&request) {
+    let swap = match may_swap && (0..=node_env.memory_capacity).contains(&request) {
         true => {
-            (request as f64 / facts.memory_capacity.max(1) as f64 * facts.swap_capacity as f64)
-                as i64
+            (request as f64 / node_env.memory_capacity.max(1) as f64
+                * node_env.swap_capacity as f64) as i64
         }
         false => 0,
     };
@@ -243,22 +248,23 @@ fn set_swap(
 /// Gate `MemoryQoS`: protects the requested memory, and throttles above a point below the limit.
 fn set_memory_protection(
     resources: &mut v1::LinuxContainerResources,
-    of: &Requirements,
-    facts: &NodeEnvironment,
+    requirements: &Requirements,
+    node_env: &NodeEnvironment,
 ) {
-    let Some(factor) = facts.memory_throttling.filter(|_| is_v2(facts)) else { return };
-    let (request, limit) = (bytes(&of.requests, MEMORY), bytes(&of.limits, MEMORY));
+    let Some(factor) = node_env.memory_throttling.filter(|_| is_v2(node_env)) else { return };
+    let (request, limit) =
+        (bytes(&requirements.requests, MEMORY), bytes(&requirements.limits, MEMORY));
     if request != 0 {
         resources.unified.insert("memory.min".to_owned(), request.to_string());
     }
     if request == limit {
         return;
     }
-    let ceiling = if limit != 0 { limit } else { bytes(&facts.allocatable, MEMORY) };
+    let ceiling = if limit != 0 { limit } else { bytes(&node_env.allocatable, MEMORY) };
     if ceiling <= 0 {
         return;
     }
-    let page = facts.page_size.max(1);
+    let page = node_env.page_size.max(1);
     let high = request as f64 + (ceiling as f64 - request as f64) * factor;
     let high = (high / page as f64).floor() as i64 * page;
     if high > request {
@@ -267,16 +273,19 @@ fn set_memory_protection(
 }
 
 /// Sets the CPUs and memory nodes of a container.
-pub(super) fn set_cpuset(resources: &mut v1::LinuxContainerResources, placed: &ContainerAffinity) {
-    resources.cpuset_cpus = placed.cpus.to_string();
-    let mems: Vec<String> = placed.mems.iter().map(ToString::to_string).collect();
+pub(super) fn set_cpuset(
+    resources: &mut v1::LinuxContainerResources,
+    affinity: &ContainerAffinity,
+) {
+    resources.cpuset_cpus = affinity.cpus.to_string();
+    let mems: Vec<String> = affinity.mems.iter().map(ToString::to_string).collect();
     resources.cpuset_mems = mems.join(",");
 }
 
 /// Returns the resources of a Windows container, without its affinity.
 #[must_use]
 pub fn of_windows_container(
-    facts: &NodeEnvironment,
+    node_env: &NodeEnvironment,
     container: &Container,
 ) -> v1::WindowsContainerResources {
     let limits = &container.resources.limits;
@@ -286,7 +295,7 @@ pub fn of_windows_container(
     };
     // A limit on the time of all processors, without a weight: with both, the limit has no effect.
     if let Some(milli) = milli(limits, CPU).filter(|milli| *milli != 0) {
-        let part = i128::from(milli) * 10 / i128::from(facts.cpu_count.max(1));
+        let part = i128::from(milli) * 10 / i128::from(node_env.cpu_count.max(1));
         resources.cpu_maximum = part.clamp(1, WHOLE_MACHINE.into()) as i64;
     }
     resources
@@ -294,10 +303,10 @@ pub fn of_windows_container(
 
 /// Returns the processor groups of a placement in the CRI's form.
 #[must_use]
-pub fn affinity(placed: &ContainerAffinity) -> Vec<v1::WindowsCpuGroupAffinity> {
+pub fn affinity(affinity: &ContainerAffinity) -> Vec<v1::WindowsCpuGroupAffinity> {
     let of_group = |group: &placement::windows::GroupAffinity| v1::WindowsCpuGroupAffinity {
         cpu_mask: group.mask,
         cpu_group: group.group.get().into(),
     };
-    placed.groups.iter().map(of_group).collect()
+    affinity.groups.iter().map(of_group).collect()
 }

@@ -20,18 +20,18 @@ pub struct Sandbox {
 
 /// Returns the sandbox of a pod, with its attempt number.
 pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError> {
-    let (pod, facts) = (input.pod, input.facts);
-    let of = &pod.metadata;
-    let (dns_config, notices) = dns::config(pod, facts);
+    let (pod, node_env) = (input.pod, input.node_env);
+    let metadata = &pod.metadata;
+    let (dns_config, notices) = dns::config(pod, node_env);
     let hostname = match pod.spec.host_network {
         true => String::new(),
-        false => hostname::hostname(pod, &facts.dns.cluster_domain)?,
+        false => hostname::hostname(pod, &node_env.dns.cluster_domain)?,
     };
     let config = v1::PodSandboxConfig {
         metadata: Some(v1::PodSandboxMetadata {
-            name: of.name.clone(),
-            uid: of.uid.clone(),
-            namespace: of.namespace.clone(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            namespace: metadata.namespace.clone(),
             attempt,
         }),
         hostname,
@@ -61,7 +61,9 @@ pub fn check_runtime(
     let context = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
     match (context.is_some_and(|context| context.host_process), runtime) {
         (false, _) => Ok(()),
-        (true, None) => Err("the name and version of the container runtime are not known yet".to_owned()),
+        (true, None) => {
+            Err("the name and version of the container runtime are not known yet".to_owned())
+        }
         (true, Some((name, version))) => {
             cri::check_host_processes(name, version).map_err(|error| error.to_string())
         }
@@ -71,21 +73,21 @@ pub fn check_runtime(
 /// Returns the directory of the logs of a pod's containers.
 #[must_use]
 pub fn log_directory(input: &PodInput<'_>) -> String {
-    log_directory_of(input.facts, &input.pod.metadata)
+    log_directory_of(input.node_env, &input.pod.metadata)
 }
 
 /// Returns the same directory from a pod's metadata.
 #[must_use]
-pub fn log_directory_of(facts: &NodeEnvironment, of: &Metadata) -> String {
-    let own = format!("{}_{}_{}", of.namespace, of.name, of.uid);
-    path::join(facts.os, &[&facts.log_dir, &own])
+pub fn log_directory_of(node_env: &NodeEnvironment, metadata: &Metadata) -> String {
+    let own = format!("{}_{}_{}", metadata.namespace, metadata.name, metadata.uid);
+    path::join(node_env.os, &[&node_env.log_dir, &own])
 }
 
 fn linux(input: &PodInput<'_>) -> Result<v1::LinuxPodSandboxConfig, LowerError> {
     let pod = input.pod;
     let sysctls = &pod.spec.security_context.sysctls;
     Ok(v1::LinuxPodSandboxConfig {
-        cgroup_parent: cgroup::parent(&input.facts.cgroups, qos::class(pod), &pod.metadata.uid),
+        cgroup_parent: cgroup::parent(&input.node_env.cgroups, qos::class(pod), &pod.metadata.uid),
         security_context: Some(security::of_sandbox(input)?),
         sysctls: sysctls.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
         overhead: Some(resources::of_overhead(input)),

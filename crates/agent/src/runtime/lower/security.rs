@@ -64,8 +64,8 @@ pub enum RootError {
 /// Formats `name_namespace(uid)`, as messages name a pod.
 #[must_use]
 pub fn describe(pod: &Pod) -> String {
-    let of = &pod.metadata;
-    format!("{}_{}({})", of.name, of.namespace, of.uid)
+    let metadata = &pod.metadata;
+    format!("{}_{}({})", metadata.name, metadata.namespace, metadata.uid)
 }
 
 /// Checks `runAsNonRoot` with the information that is available before the container starts.
@@ -202,7 +202,7 @@ pub(super) fn of_container(
             MASKED
                 .iter()
                 .map(|&path| path.to_owned())
-                .chain(input.facts.masked_paths.clone())
+                .chain(input.node_env.masked_paths.clone())
                 .collect(),
             READ_ONLY.iter().map(|&path| path.to_owned()).collect(),
         ),
@@ -245,19 +245,19 @@ fn profile(kind: ProfileType, localhost_ref: String) -> v1::SecurityProfile {
 fn seccomp(input: &PodInput<'_>, container: &Container) -> Result<v1::SecurityProfile, LowerError> {
     let own = container.security_context.seccomp_profile.as_ref();
     let wanted = own.or(input.pod.spec.security_context.seccomp_profile.as_ref());
-    let facts = input.facts;
+    let node_env = input.node_env;
     let kind = match wanted.map(|wanted| wanted.kind.as_str()) {
         Some("Localhost") => {
             let file = wanted.and_then(|SeccompProfile { localhost_profile, .. }| {
                 localhost_profile.as_deref().filter(|file| !file.is_empty())
             });
             let file = file.ok_or(LowerError::SeccompProfile)?;
-            let file = path::join(facts.os, &[&facts.root_dir, "seccomp", file]);
+            let file = path::join(node_env.os, &[&node_env.root_dir, "seccomp", file]);
             return Ok(profile(ProfileType::Localhost, file));
         }
         Some("RuntimeDefault") => ProfileType::RuntimeDefault,
         Some("Unconfined") => ProfileType::Unconfined,
-        _ if facts.seccomp_default => ProfileType::RuntimeDefault,
+        _ if node_env.seccomp_default => ProfileType::RuntimeDefault,
         _ => ProfileType::Unconfined,
     };
     Ok(profile(kind, String::new()))

@@ -17,7 +17,7 @@ mod security;
 mod windows;
 
 /// Returns a Linux node with cgroup v1, like that of the recordings.
-pub(super) fn facts() -> NodeEnvironment {
+pub(super) fn node_env() -> NodeEnvironment {
     NodeEnvironment {
         os: OsName::Linux,
         ips: vec!["192.0.2.7".to_owned()],
@@ -95,8 +95,8 @@ fn pod_of(mut container: Value) -> Pod {
 
 /// All inputs of a request.
 pub(crate) struct World {
-    pub facts: NodeEnvironment,
-    pub placed: BTreeMap<String, ContainerAffinity>,
+    pub node_env: NodeEnvironment,
+    pub affinities: BTreeMap<String, ContainerAffinity>,
     pub user_namespace: Option<IdRange>,
     pub volume_groups: Vec<i64>,
     pub pod_ips: Vec<String>,
@@ -113,8 +113,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> World {
         World {
-            facts: facts(),
-            placed: BTreeMap::new(),
+            node_env: node_env(),
+            affinities: BTreeMap::new(),
             user_namespace: None,
             volume_groups: Vec::new(),
             pod_ips: vec!["10.1.0.5".to_owned()],
@@ -132,9 +132,9 @@ impl World {
     pub(crate) fn input<'a>(&'a self, pod: &'a Pod) -> PodInput<'a> {
         PodInput {
             pod,
-            facts: &self.facts,
+            node_env: &self.node_env,
             source: &self.source,
-            placed: &self.placed,
+            affinities: &self.affinities,
             user_namespace: self.user_namespace,
             volume_groups: &self.volume_groups,
         }

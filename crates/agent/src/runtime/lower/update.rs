@@ -20,7 +20,7 @@ pub fn resources(
 ) -> v1::UpdateContainerResourcesRequest {
     let mut request = of(id);
     if input.is_windows() {
-        request.windows = Some(super::resources::of_windows_container(input.facts, container));
+        request.windows = Some(super::resources::of_windows_container(input.node_env, container));
     } else {
         request.linux = Some(super::resources::of_container(input, container, role));
     }
@@ -40,19 +40,19 @@ pub fn classes(container: &Container, id: &RuntimeId) -> v1::UpdateContainerReso
 #[must_use]
 pub fn cpus(
     os: OsName,
-    placed: &ContainerAffinity,
+    affinity: &ContainerAffinity,
     id: &RuntimeId,
 ) -> v1::UpdateContainerResourcesRequest {
     let mut request = of(id);
     match os {
         OsName::Linux => {
             let mut resources = v1::LinuxContainerResources::default();
-            super::resources::set_cpuset(&mut resources, placed);
+            super::resources::set_cpuset(&mut resources, affinity);
             request.linux = Some(resources);
         }
         OsName::Windows => {
             request.windows = Some(v1::WindowsContainerResources {
-                affinity_cpus: super::resources::affinity(placed),
+                affinity_cpus: super::resources::affinity(affinity),
                 ..Default::default()
             });
         }

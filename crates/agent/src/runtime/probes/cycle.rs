@@ -241,7 +241,7 @@ mod tests {
     fn outcome(cycle: &mut Cycle, good: bool) -> Option<bool> {
         let now = cycle.due().unwrap();
         let id = cycle.ask(now).unwrap().to_owned();
-        assert_eq!(cycle.due(), None, "asked twice at a time");
+        assert_eq!(cycle.due(), None, "probed twice at a time");
         cycle.answer(&id, Some(good), now + 5)
     }
 

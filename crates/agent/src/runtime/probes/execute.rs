@@ -1,4 +1,4 @@
-//! Execution of probes: [`ask`] executes one probe and returns its outcome, with upstream's text.
+//! Execution of probes: [`probe`] executes one probe and returns its outcome, with upstream's text.
 //!
 //! [`super::cycle`] decides if the outcome changes anything.
 
@@ -38,7 +38,7 @@ impl ProbeOutcome {
         }
     }
 
-    pub(super) fn told(self, probe: ProbeKind) -> Option<AgentEvent> {
+    pub(super) fn event(self, probe: ProbeKind) -> Option<AgentEvent> {
         match self {
             ProbeOutcome::Success => None,
             ProbeOutcome::Warning(output) => Some(AgentEvent::ProbeWarning { probe, output }),
@@ -58,18 +58,18 @@ pub(super) struct ProbeInput<'a> {
     pub timeout_seconds: i32,
 }
 
-pub(super) async fn ask(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome {
-    let mut answer = once(runtime, question).await;
+pub(super) async fn probe(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome {
+    let mut answer = probe_once(runtime, question).await;
     for _ in 1..ATTEMPTS {
         if !matches!(answer, ProbeOutcome::Error(_)) {
             break;
         }
-        answer = once(runtime, question).await;
+        answer = probe_once(runtime, question).await;
     }
     answer
 }
 
-async fn once(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome {
+async fn probe_once(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome {
     let seconds = question.timeout_seconds;
     let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(1));
     let handler = question.handler;
@@ -81,7 +81,7 @@ async fn once(runtime: &cri::Client, question: &ProbeInput<'_>) -> ProbeOutcome 
         tcp_socket(question, action, timeout).await
     } else if let Some(action) = &handler.grpc {
         let service = action.service.as_deref().unwrap_or("");
-        grpc::ask(question.pod_ip, action.port, service, timeout).await
+        grpc::check_health(question.pod_ip, action.port, service, timeout).await
     } else {
         let meta = &question.pod.metadata;
         ProbeOutcome::Error(format!(

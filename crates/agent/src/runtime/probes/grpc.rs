@@ -45,7 +45,12 @@ impl ServingStatus {
     }
 }
 
-pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
+pub(super) async fn check_health(
+    host: &str,
+    port: u16,
+    service: &str,
+    timeout: Duration,
+) -> ProbeOutcome {
     let address = messages::join(host, port);
     let within = objects::duration::render(timeout);
     let end = tokio::time::Instant::now() + timeout;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 
-use super::execute::{ProbeInput, ask};
+use super::execute::{ProbeInput, probe};
 use super::*;
 use crate::runtime::fetch::tests::{ClosedPort, Server};
 use crate::spec::{Handler, IntOrString};
@@ -62,18 +62,18 @@ pub(super) async fn served(endpoint: &Endpoint, runtime: OneAnswer) -> cri::Clie
 /// Derives the recorded runtime's answer from the event.
 fn runtime_answer(message: &str) -> Result<v1::ExecSyncResponse, (Code, String)> {
     if let Some((_, error)) = message.split_once("rpc error: code = ") {
-        let (code, said) = error.split_once(" desc = ").unwrap();
+        let (code, message) = error.split_once(" desc = ").unwrap();
         let code = match code {
             "NotFound" => Code::NotFound,
             "Unavailable" => Code::Unavailable,
             "Unknown" => Code::Unknown,
-            other => panic!("code {other} is new"),
+            other => panic!("unexpected code {other}"),
         };
-        return Err((code, said.to_owned()));
+        return Err((code, message.to_owned()));
     }
     if message.contains("command timed out") {
-        let said = "failed to exec in container: timeout 1s exceeded: context deadline exceeded";
-        return Err((Code::DeadlineExceeded, said.to_owned()));
+        let message = "failed to exec in container: timeout 1s exceeded: context deadline exceeded";
+        return Err((Code::DeadlineExceeded, message.to_owned()));
     }
     let (_, output) = message.split_once(" probe failed: ").unwrap();
     let stdout = output.split_inclusive('\n').next().unwrap_or("").to_owned();
@@ -82,7 +82,7 @@ fn runtime_answer(message: &str) -> Result<v1::ExecSyncResponse, (Code, String)>
 }
 
 /// Repeats a recorded probe and returns its event.
-async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (String, String) {
+async fn event_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
     let mut handler = handler.clone();
@@ -136,9 +136,9 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
         handler: &handler,
         timeout_seconds,
     };
-    let told = ask(&runtime, &question).await.told(kind).unwrap();
+    let event = probe(&runtime, &question).await.event(kind).unwrap();
     drop(silent);
-    (told.to_string(), expected)
+    (event.to_string(), expected)
 }
 
 #[tokio::test]
@@ -161,8 +161,8 @@ async fn recorded_probe_events_have_equal_texts() {
             let whose = text("fieldPath").split_once('{').unwrap().1.trim_end_matches('}');
             let (_, container) = pod.container(whose).unwrap();
             let probe = probe_of(container, kind).unwrap();
-            let (told, expected) = told_here(kind, &probe.handler, message).await;
-            assert_eq!(told, expected, "{}", life["id"]);
+            let (event, expected) = event_here(kind, &probe.handler, message).await;
+            assert_eq!(event, expected, "{}", life["id"]);
             seen += 1;
         }
     }
@@ -192,9 +192,9 @@ async fn recorded_hook_events_have_equal_texts() {
                 get.port = IntOrString::Int(i64::from(closed.port));
             }
             hooks::run(&runtime, &handler, container, "id", "127.0.0.1").await.unwrap_err();
-            let told = hook.failed();
-            assert_eq!(Value::from(told.to_string()), event["message"], "{}", life["id"]);
-            assert_eq!(Some(told.reason()), event["reason"].as_str());
+            let failure = hook.failed();
+            assert_eq!(Value::from(failure.to_string()), event["message"], "{}", life["id"]);
+            assert_eq!(Some(failure.reason()), event["reason"].as_str());
             seen += 1;
         }
     }

@@ -175,17 +175,17 @@ impl Table {
             return Vec::new();
         }
         let healthy = watched.cycle.answer(&asked.id, answer.good(), now);
-        let told = answer.told(asked.kind);
+        let event = answer.event(asked.kind);
         if asked.kind == ProbeKind::Startup && healthy == Some(true) {
             for watched in probes.iter_mut().filter(|w| w.container == asked.container) {
                 watched.cycle.open(now);
             }
         }
-        if healthy.is_none() && told.is_none() {
+        if healthy.is_none() && event.is_none() {
             return Vec::new();
         }
-        let said = report(uid, &asked.container, &asked.id, asked.kind, healthy);
-        vec![ProbeReport { told, ..said }]
+        let report = report(uid, &asked.container, &asked.id, asked.kind, healthy);
+        vec![ProbeReport { event, ..report }]
     }
 }
 
@@ -216,7 +216,7 @@ fn report(
         id: id.to_owned(),
         kind,
         healthy,
-        told: None,
+        event: None,
     }
 }
 

@@ -60,7 +60,7 @@ fn passed_startup_enables_the_other_probes_at_once() {
     assert_eq!((question.kind, table.due()), (ProbeKind::Startup, None));
     let reports = table.answer(&question, ProbeOutcome::Success, 5_100);
     assert_eq!(reports.len(), 1);
-    assert_eq!((reports[0].healthy, &reports[0].told), (Some(true), &None));
+    assert_eq!((reports[0].healthy, &reports[0].event), (Some(true), &None));
     assert_eq!(table.due(), Some(5_100));
     assert_eq!(asked(&mut table, 5_100), [ProbeKind::Readiness]);
     assert_eq!(asked(&mut table, 10_000), [ProbeKind::Liveness]);
@@ -130,8 +130,8 @@ fn containers_that_were_ready_before_the_agent_stay_ready() {
         {"name": "c", "containerID": "containerd://one", "ready": true, "started": true},
     ]});
     let reports = table.follow(&Arc::new(pod.clone()), "", &[target("one")], at(0), no_wait);
-    let told: Vec<_> = reports.iter().map(|report| (report.kind, report.healthy)).collect();
-    assert_eq!(told, [(ProbeKind::Startup, Some(true)), (ProbeKind::Readiness, Some(true))]);
+    let results: Vec<_> = reports.iter().map(|report| (report.kind, report.healthy)).collect();
+    assert_eq!(results, [(ProbeKind::Startup, Some(true)), (ProbeKind::Readiness, Some(true))]);
     // A container that it started itself must become ready again, whatever the status is.
     let mut later = target("one");
     later.started_at = 1_000_000_001;
@@ -159,15 +159,23 @@ fn sidecars_are_probed_and_other_init_containers_are_not() {
     assert_eq!(names, ["s"]);
 }
 
+/// Returns probes whose loop runs.
+fn started(runtime: cri::Client, reports: mpsc::UnboundedSender<ProbeReport>) -> Probes {
+    let counter = Counter::of_probes(&Registry::default());
+    let (probes, probe_loop) = Probes::new(runtime, reports, counter);
+    tokio::spawn(probe_loop.run());
+    probes
+}
+
 /// Returns probes without a runtime.
 fn without_runtime() -> (Probes, UnboundedReceiver<ProbeReport>) {
     let directory = tempfile::tempdir().unwrap();
-    let (reports, told) = mpsc::unbounded_channel();
-    (Probes::new(cri::Client::new(endpoint(&directory)), reports), told)
+    let (reports, received) = mpsc::unbounded_channel();
+    (started(cri::Client::new(endpoint(&directory)), reports), received)
 }
 
-async fn next(told: &mut UnboundedReceiver<ProbeReport>) -> ProbeReport {
-    tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap()
+async fn next(received: &mut UnboundedReceiver<ProbeReport>) -> ProbeReport {
+    tokio::time::timeout(PATIENCE, received.recv()).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -175,16 +183,16 @@ async fn answering_server_is_ready() {
     let server = Server::start(&["HTTP/1.1 204 No Content\r\n\r\n"]).await;
     let probe = json!({"periodSeconds": 1, "httpGet": {"path": "/", "port": server.port}});
     let pod = pod(&json!({"name": "c", "readinessProbe": probe}));
-    let (probes, mut told) = without_runtime();
+    let (probes, mut received) = without_runtime();
     probes.follow(&pod, &["127.0.0.1".to_owned()], &[target("one")]);
-    let report = next(&mut told).await;
+    let report = next(&mut received).await;
     let expected = ProbeReport {
         pod: "u".to_owned(),
         container: "c".to_owned(),
         id: "one".to_owned(),
         kind: ProbeKind::Readiness,
         healthy: Some(true),
-        told: None,
+        event: None,
     };
     assert_eq!(report, expected);
 }
@@ -195,13 +203,13 @@ async fn closed_port_fails_after_the_failure_threshold() {
     let port = closed.port;
     let probe = json!({"periodSeconds": 1, "failureThreshold": 2, "tcpSocket": {"port": port}});
     let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
-    let (probes, mut told) = without_runtime();
+    let (probes, mut received) = without_runtime();
     probes.follow(&pod, &["127.0.0.1".to_owned()], &[target("one")]);
-    let first = next(&mut told).await;
+    let first = next(&mut received).await;
     let output = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     let probe = ProbeKind::Liveness;
-    assert_eq!((first.healthy, first.told), (None, Some(AgentEvent::Unhealthy { probe, output })));
-    let second = next(&mut told).await;
+    assert_eq!((first.healthy, first.event), (None, Some(AgentEvent::Unhealthy { probe, output })));
+    let second = next(&mut received).await;
     assert_eq!(second.healthy, Some(false));
 }
 
@@ -222,10 +230,10 @@ async fn commands_expand_variables_of_the_spec() {
         ],
         "readinessProbe": {"timeoutSeconds": 7, "periodSeconds": 1, "exec": {"command": command}},
     }));
-    let (reports, mut told) = mpsc::unbounded_channel();
-    let probes = Probes::new(client, reports);
+    let (reports, mut received) = mpsc::unbounded_channel();
+    let probes = started(client, reports);
     probes.follow(&pod, &[], &[target("one")]);
-    assert_eq!(next(&mut told).await.healthy, Some(true));
+    assert_eq!(next(&mut received).await.healthy, Some(true));
     let request = seen.lock().unwrap().remove(0);
     assert_eq!(request.cmd, ["echo", "x", "", "$(GIVEN)"]);
     assert_eq!((request.container_id.as_str(), request.timeout), ("one", 7));
@@ -293,7 +301,7 @@ mod health {
 async fn grpc_outcomes_have_the_kubelets_texts() {
     let check = async |status: Result<u8, u8>, expected: Result<(), &str>| {
         let port = health::start(status).await;
-        let answer = grpc::ask("127.0.0.1", port, "svc", PATIENCE).await;
+        let answer = grpc::check_health("127.0.0.1", port, "svc", PATIENCE).await;
         let expected = match expected {
             Ok(()) => ProbeOutcome::Success,
             Err(text) => ProbeOutcome::Failure(text.to_owned()),
@@ -312,13 +320,13 @@ async fn grpc_outcomes_have_the_kubelets_texts() {
     let closed = kept.port;
     // An answer in another protocol is not a connection.
     let plain = Server::start(&["HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"]).await;
-    let answer = grpc::ask("127.0.0.1", plain.port, "", Duration::from_secs(1)).await;
+    let answer = grpc::check_health("127.0.0.1", plain.port, "", Duration::from_secs(1)).await;
     let late = format!(
         "timeout: failed to connect service \"127.0.0.1:{}\" within 1s: context deadline exceeded",
         plain.port
     );
     assert_eq!(answer, ProbeOutcome::Failure(late));
-    let answer = grpc::ask("127.0.0.1", closed, "", Duration::from_millis(50)).await;
+    let answer = grpc::check_health("127.0.0.1", closed, "", Duration::from_millis(50)).await;
     let expected = format!(
         "timeout: failed to connect service \"127.0.0.1:{closed}\" within 0.05s: context deadline \
          exceeded"

@@ -1,4 +1,4 @@
-//! Computes a strategic merge patch between two statuses: [`difference`].
+//! Computes a strategic merge patch between two statuses: [`merge_patch`].
 //!
 //! As in the API's schema, conditions are merged by type and addresses by value, and other lists are replaced. Fields
 //! that are gone are set to null.
@@ -6,7 +6,10 @@
 use serde_json::{Map, Value, json};
 
 /// Returns the patch.
-pub(super) fn difference(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
+pub(super) fn merge_patch(
+    old: &Map<String, Value>,
+    new: &Map<String, Value>,
+) -> Map<String, Value> {
     let mut changes = Map::new();
     for (name, value) in new {
         let before = old.get(name);
@@ -24,7 +27,7 @@ pub(super) fn difference(old: &Map<String, Value>, new: &Map<String, Value>) -> 
                 all.extend(now.iter().cloned());
                 all.into()
             }
-            (_, Some(Value::Object(before)), Value::Object(now)) => difference(before, now).into(),
+            (_, Some(Value::Object(before)), Value::Object(now)) => merge_patch(before, now).into(),
             _ => value.clone(),
         };
         changes.insert(name.clone(), change);
@@ -44,7 +47,7 @@ fn by_type(old: &[Value], new: &[Value]) -> Vec<Value> {
             Some(before) if before == *condition => {}
             Some(Value::Object(before)) => {
                 let now = condition.as_object().cloned().unwrap_or_default();
-                let mut change = difference(&before, &now);
+                let mut change = merge_patch(&before, &now);
                 change.insert("type".to_owned(), condition["type"].clone());
                 changes.push(change.into());
             }
@@ -64,7 +67,7 @@ mod tests {
     use super::*;
 
     fn changes(old: &Value, new: &Value) -> Value {
-        difference(old.as_object().unwrap(), new.as_object().unwrap()).into()
+        merge_patch(old.as_object().unwrap(), new.as_object().unwrap()).into()
     }
 
     #[test]

@@ -10,8 +10,8 @@ fn now() -> Timestamp {
 
 fn try_read(text: &str) -> Result<PodWithManifest, String> {
     let gates = FeatureGates::default();
-    let around = ManifestContext { node: "node-1", gates: &gates };
-    super::read(text, "/etc/kubernetes/manifests/a.yaml", around, now())
+    let context = ManifestContext { node: "node-1", gates: &gates };
+    super::read(text, "/etc/kubernetes/manifests/a.yaml", context, now())
         .map_err(|error| error.to_string())
 }
 
@@ -47,8 +47,8 @@ fn uid_depends_on_the_content_and_path_of_the_manifest() {
     assert_eq!(uid(WEB), uid(&WEB.replace("{name: web}", "{name: web, uid: from-elsewhere}")));
     assert_ne!(uid(WEB), uid(&WEB.replace("busybox", "busybox:2")));
     let gates = FeatureGates::default();
-    let around = ManifestContext { node: "node-1", gates: &gates };
-    let elsewhere = super::read(WEB, "/b.yaml", around, now()).unwrap();
+    let context = ManifestContext { node: "node-1", gates: &gates };
+    let elsewhere = super::read(WEB, "/b.yaml", context, now()).unwrap();
     assert_ne!(uid(WEB), elsewhere.pod.metadata.uid);
 }
 
@@ -124,7 +124,7 @@ fn recorded() -> Vec<Value> {
 #[test]
 fn mirrors_match_the_recorded_ones_of_the_kubelet() {
     let gates = FeatureGates::default();
-    let around = ManifestContext { node: "node-1", gates: &gates };
+    let context = ManifestContext { node: "node-1", gates: &gates };
     let mut compared = 0;
     for scenario in recorded() {
         let id = scenario["id"].as_str().unwrap();
@@ -135,7 +135,7 @@ fn mirrors_match_the_recorded_ones_of_the_kubelet() {
             let command = &mut manifest["spec"]["containers"][0]["command"][2];
             *command = command.as_str().unwrap().replace("echo changed; ", "").into();
         }
-        let read = super::read(&manifest.to_string(), "/x.json", around, now());
+        let read = super::read(&manifest.to_string(), "/x.json", context, now());
         if scenario.get("note").is_some() {
             let error = read.unwrap_err().to_string();
             assert!(error.ends_with("static pods may not reference configmaps"), "{id}: {error}");

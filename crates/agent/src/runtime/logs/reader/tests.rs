@@ -109,7 +109,7 @@ impl Following {
     async fn sees(&mut self, expected: &str) {
         while self.seen != expected {
             let chunk = tokio::time::timeout(Duration::from_secs(20), self.chunks.recv()).await;
-            let chunk = chunk.unwrap_or_else(|_| panic!("only {:?} is told", self.seen)).unwrap();
+            let chunk = chunk.unwrap_or_else(|_| panic!("only {:?} was sent", self.seen)).unwrap();
             self.seen.push_str(std::str::from_utf8(&chunk).unwrap());
             assert!(expected.starts_with(&self.seen), "{:?} is told", self.seen);
         }

@@ -13,7 +13,7 @@ use crate::spec::Pod;
 /// Returns the world of a recorded pod, with the objects of every namespace.
 fn world() -> World {
     let mut world = World::new();
-    world.facts = node();
+    world.node_env = node();
     world.pod_ips = vec!["<POD_IP>".to_owned()];
     world.image_user = ImageUser { uid: Some(0), name: String::new() };
     let map = [("key1", "value1"), ("key2", "value2"), ("file.conf", "a=1\nb=2\n")];

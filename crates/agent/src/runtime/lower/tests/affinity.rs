@@ -62,7 +62,7 @@ fn machine(os: OsName, managed: bool) -> Node {
 }
 
 /// Plans a pod after another that fills most of node 0, and returns its containers' affinity.
-fn placed(node: &Node, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
+fn affinities(node: &Node, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
     let mut ledger = node.empty_ledger();
     let amounts = json!({"cpu": "3", "memory": "1Gi"});
     let first = pod_of(json!({"resources": {"limits": amounts, "requests": amounts}}));
@@ -90,7 +90,7 @@ fn plan_is_lowered_to_real_cpu_and_node_numbers() {
     let node = machine(OsName::Linux, true);
     let of = |pod: &Pod| {
         let mut world = World::new();
-        world.placed = placed(&node, pod);
+        world.affinities = affinities(&node, pod);
         let linux = world.made(pod).linux.unwrap().resources.unwrap();
         (linux.cpuset_cpus, linux.cpuset_mems, linux.cpu_quota)
     };
@@ -105,27 +105,27 @@ fn plan_is_lowered_to_real_cpu_and_node_numbers() {
 #[test]
 fn containers_have_no_affinity_without_policies() {
     let node = machine(OsName::Linux, false);
-    assert_eq!(placed(&node, &guaranteed("2"))["c"], ContainerAffinity::default());
+    assert_eq!(affinities(&node, &guaranteed("2"))["c"], ContainerAffinity::default());
 }
 
 #[test]
 fn windows_plan_is_lowered_to_processor_groups() {
-    let placed = placed(&machine(OsName::Windows, true), &guaranteed("2"));
+    let affinities = affinities(&machine(OsName::Windows, true), &guaranteed("2"));
     let groups: Vec<_> =
-        placed["c"].groups.iter().map(|group| (group.group.get(), group.mask)).collect();
+        affinities["c"].groups.iter().map(|group| (group.group.get(), group.mask)).collect();
     assert_eq!(groups, [(0, 0b11_0000)]);
 }
 
 #[test]
 fn container_can_read_its_affinity_as_an_annotation() {
     let mut world = World::new();
-    let placed = ContainerAffinity {
+    let affinity = ContainerAffinity {
         cpus: CpuSet::parse("2-3,8").unwrap(),
         exclusive: true,
         mems: [NumaId(0), NumaId(1)].into(),
         groups: Vec::new(),
     };
-    world.placed.insert("c".to_owned(), placed);
+    world.affinities.insert("c".to_owned(), affinity);
     let pod = pod(json!({"containers": [{"name": "c"}, {"name": "free"}]}));
     let input = world.input(&pod);
     let get = |key: &str| {

@@ -25,7 +25,7 @@ fn shares_and_quota_stay_within_the_kernels_limits() {
         assert_eq!(resources::cpu_quota(milli, period), quota, "{milli}");
     }
     let mut world = World::new();
-    world.facts.cpu_quota_period = None;
+    world.node_env.cpu_quota_period = None;
     let linux = of(&world, &pod_of(json!({"resources": {"limits": {"cpu": "1"}}})));
     assert_eq!((linux.cpu_period, linux.cpu_quota, linux.cpu_shares), (0, 0, 1024));
 }
@@ -95,7 +95,7 @@ fn oom_scores_rank_containers_by_memory_requests() {
 #[test]
 fn huge_pages_of_every_size_are_limited() {
     let mut world = World::new();
-    world.facts.huge_page_sizes = vec![64 << 10, 2 << 20, 1 << 30];
+    world.node_env.huge_page_sizes = vec![64 << 10, 2 << 20, 1 << 30];
     let limits = |pod: &Pod| {
         let of = of(&world, pod).hugepage_limits;
         of.into_iter()
@@ -117,11 +117,11 @@ fn swap_follows_the_nodes_policy() {
     let same = pod_of(json!({"resources": memory("4Gi", "4Gi")}));
     let mut world = World::new();
     assert_eq!(of(&world, &burstable).memory_swap_limit_in_bytes, 8 << 30);
-    world.facts.cgroups.version = CgroupVersion::V2;
+    world.node_env.cgroups.version = CgroupVersion::V2;
     let swap = |world: &World, pod: &Pod| of(world, pod).unified.get("memory.swap.max").cloned();
     assert_eq!(swap(&world, &burstable).as_deref(), Some("0"));
     assert_eq!(of(&world, &burstable).memory_swap_limit_in_bytes, 0);
-    world.facts.swap = SwapBehavior::LimitedSwap;
+    world.node_env.swap = SwapBehavior::LimitedSwap;
     // A quarter of the memory gets a quarter of the swap.
     assert_eq!(swap(&world, &burstable).as_deref(), Some("1073741824"));
     assert_eq!(swap(&world, &same).as_deref(), Some("0"));
@@ -130,19 +130,19 @@ fn swap_follows_the_nodes_policy() {
     assert_eq!(swap(&world, &critical).as_deref(), Some("0"));
     world.source.origin = ConfigSource::File;
     assert_eq!(swap(&world, &burstable).as_deref(), Some("0"), "static pods are critical");
-    world.facts.cgroups.swap_controller = false;
+    world.node_env.cgroups.swap_controller = false;
     assert_eq!(swap(&world, &burstable), None);
 }
 
 #[test]
 fn cgroup_v2_gets_its_own_files() {
     let mut world = World::new();
-    world.facts.memory_throttling = Some(0.9);
-    world.facts.cgroups.swap_controller = false;
+    world.node_env.memory_throttling = Some(0.9);
+    world.node_env.cgroups.swap_controller = false;
     let pod = pod_of(json!({"resources": memory("1Gi", "2Gi")}));
     assert!(of(&world, &pod).unified.is_empty(), "v1 has no such files");
-    world.facts.cgroups.version = CgroupVersion::V2;
-    world.facts.single_process_oom_kill = false;
+    world.node_env.cgroups.version = CgroupVersion::V2;
+    world.node_env.single_process_oom_kill = false;
     let text = |pod: &Pod| {
         let files = of(&world, pod).unified;
         files.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
@@ -178,13 +178,13 @@ fn sandbox_has_effective_resources_and_overhead() {
 fn placement_is_lowered_to_a_cpuset() {
     let mut world = World::new();
     let cpus = CpuSet::parse("2-3,7").unwrap();
-    let placed = ContainerAffinity {
+    let affinity = ContainerAffinity {
         cpus,
         exclusive: true,
         mems: [NumaId(3), NumaId(0)].into(),
         groups: Vec::new(),
     };
-    world.placed.insert("c".to_owned(), placed.clone());
+    world.affinities.insert("c".to_owned(), affinity.clone());
     let pod = pod_of(json!({"resources": {"limits": {"cpu": "3"}, "requests": {"cpu": "3"}}}));
     let made = of(&world, &pod);
     assert_eq!((made.cpuset_cpus.as_str(), made.cpuset_mems.as_str()), ("2-3,7", "0,3"));
@@ -194,6 +194,6 @@ fn placement_is_lowered_to_a_cpuset() {
     // An update of amounts does not change CPUs, nor the reverse.
     let amounts = update::resources(&world.input(&pod), container, role, &id).linux.unwrap();
     assert_eq!((amounts.cpuset_cpus.as_str(), amounts.cpu_quota), ("", -1));
-    let moved = update::cpus(OsName::Linux, &placed, &id).linux.unwrap();
+    let moved = update::cpus(OsName::Linux, &affinity, &id).linux.unwrap();
     assert_eq!((moved.cpuset_cpus.as_str(), moved.cpu_quota, moved.cpu_shares), ("2-3,7", 0, 0));
 }

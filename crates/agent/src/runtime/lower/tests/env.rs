@@ -196,7 +196,7 @@ fn resources_are_rendered_in_units_of_the_divisor() {
             {"name": "d", "resources": {"limits": {"cpu": "1"}}},
         ],
     });
-    let (pod, facts) = (pod(spec), facts());
+    let (pod, node_env) = (pod(spec), node_env());
     for (container, resource, divisor, expected) in [
         ("", "requests.cpu", None, "2"),
         ("", "requests.cpu", Some("1m"), "1500"),
@@ -217,7 +217,7 @@ fn resources_are_rendered_in_units_of_the_divisor() {
             divisor: divisor.map(|text| text.parse().unwrap()),
         };
         let own = Some(&pod.spec.containers[0]);
-        let value = downward::resource(&pod, &facts, own, &of).unwrap();
+        let value = downward::resource(&pod, &node_env, own, &of).unwrap();
         assert_eq!(value, expected, "{container} {resource} {divisor:?}");
     }
 }

@@ -53,7 +53,7 @@ fn mounts_have_upstreams_order() {
         "/dev/termination-log /var/lib/kubelet/pods/u-1/containers/c/1",
     ];
     assert_eq!(texts(&world, &pod), all);
-    world.facts.selinux = true;
+    world.node_env.selinux = true;
     assert_eq!(texts(&world, &pod)[1], "/v /host/v ro relabel");
     // Without an IP there is no hosts file.
     world.pod_ips.clear();

@@ -129,15 +129,15 @@ fn host_name_is_the_pods_name_unless_set() {
     assert_eq!(World::new().sandbox(&host).unwrap().hostname, "");
 }
 
-fn dns(facts: &NodeEnvironment, spec: Value) -> (String, String, String, Vec<DnsNotice>) {
-    let (config, notices) = dns::config(&pod(spec), facts);
+fn dns(node_env: &NodeEnvironment, spec: Value) -> (String, String, String, Vec<DnsNotice>) {
+    let (config, notices) = dns::config(&pod(spec), node_env);
     (config.servers.join(" "), config.searches.join(" "), config.options.join(" "), notices)
 }
 
 #[test]
 fn dns_follows_the_policy() {
-    let mut facts = facts();
-    facts.dns.resolv_conf = Some(
+    let mut node_env = node_env();
+    node_env.dns.resolv_conf = Some(
         "# search no.example\nsearch old.example\nnameserver 192.0.2.53\nnameserver\n\
          \tsearch corp.example. . cluster.local\noptions ndots:2 rotate ndots:3\n"
             .to_owned(),
@@ -168,13 +168,13 @@ fn dns_follows_the_policy() {
             ("192.0.2.53 192.0.2.1", "corp.example cluster.local", "ndots:1 rotate"),
         ),
     ] {
-        let (servers, searches, options, notices) = dns(&facts, spec.clone());
+        let (servers, searches, options, notices) = dns(&node_env, spec.clone());
         let found = (servers.as_str(), searches.as_str(), options.as_str());
         assert_eq!((found, notices), (expected, Vec::new()), "{spec}");
     }
 
-    facts.dns.cluster_servers.clear();
-    let (servers, _, _, notices) = dns(&facts, json!({}));
+    node_env.dns.cluster_servers.clear();
+    let (servers, _, _, notices) = dns(&node_env, json!({}));
     assert_eq!(servers, "192.0.2.53");
     assert_eq!(notices[0].reason(), "MissingClusterDNS");
     assert_eq!(
@@ -183,20 +183,20 @@ fn dns_follows_the_policy() {
          Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
     );
 
-    facts.dns.resolv_conf = None;
-    facts.ips = vec!["192.0.2.7".to_owned(), "2001:db8::7".to_owned()];
-    let (servers, searches, ..) = dns(&facts, json!({"dnsPolicy": "Default"}));
+    node_env.dns.resolv_conf = None;
+    node_env.ips = vec!["192.0.2.7".to_owned(), "2001:db8::7".to_owned()];
+    let (servers, searches, ..) = dns(&node_env, json!({"dnsPolicy": "Default"}));
     assert_eq!((servers.as_str(), searches.as_str()), ("127.0.0.1 ::1", "."));
 }
 
 #[test]
 fn dns_is_truncated_to_the_limits_of_resolvers() {
-    let facts = facts();
+    let node_env = node_env();
     let none = |servers: &[&str], searches: &[String]| {
         let config = json!({"nameservers": servers, "searches": searches});
         json!({"dnsPolicy": "None", "dnsConfig": config})
     };
-    let (servers, _, _, notices) = dns(&facts, none(&["1", "2", "3", "4"], &[]));
+    let (servers, _, _, notices) = dns(&node_env, none(&["1", "2", "3", "4"], &[]));
     assert_eq!(servers, "1 2 3");
     assert_eq!(notices[0].reason(), "DNSConfigForming");
     assert_eq!(
@@ -206,7 +206,7 @@ fn dns_is_truncated_to_the_limits_of_resolvers() {
     );
 
     let searches = |of: &[String]| {
-        let (_, searches, _, notices) = dns(&facts, none(&[], of));
+        let (_, searches, _, notices) = dns(&node_env, none(&[], of));
         (searches, notices.len())
     };
     let numbered = |count: usize| (0..count).map(|n| format!("d{n}")).collect::<Vec<_>>();
@@ -255,7 +255,7 @@ fn cgroup_names_depend_on_the_driver() {
             "/my_root.slice/my_root-kubepods.slice/my_root-kubepods-pod0a_1b.slice",
         ),
     ] {
-        let cgroups = Cgroups { driver, root: root.to_owned(), ..facts().cgroups };
+        let cgroups = Cgroups { driver, root: root.to_owned(), ..node_env().cgroups };
         assert_eq!(cgroup::parent(&cgroups, class, uid), expected);
         let (above, last) = expected.rsplit_once('/').unwrap();
         assert_eq!(cgroup::of_class(&cgroups, class), above);

@@ -56,7 +56,7 @@ fn user_of_the_image_is_the_default() {
     assert_eq!((sc.run_as_user, sc.run_as_username.as_str()), (None, "web"));
     let sc = of(&world, &pod_of(json!({"securityContext": {"runAsUser": 5}})));
     assert_eq!((sc.run_as_user.unwrap().value, sc.run_as_username.as_str()), (5, ""));
-    world.facts.masked_paths = vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".to_owned()];
+    world.node_env.masked_paths = vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".to_owned()];
     let sc = of(&world, &pod_of(json!({})));
     assert_eq!((sc.masked_paths.len(), sc.readonly_paths.len()), (13, 5));
 }
@@ -71,7 +71,7 @@ fn profiles_come_from_the_container_or_the_pod() {
     };
     let plain = pod_of(json!({}));
     assert_eq!(seccomp(&world, &plain), Ok((ProfileType::Unconfined, String::new())));
-    world.facts.seccomp_default = true;
+    world.node_env.seccomp_default = true;
     assert_eq!(seccomp(&world, &plain), Ok((ProfileType::RuntimeDefault, String::new())));
     let both = pod(json!({
         "securityContext": {"seccompProfile": {"type": "Unconfined"}},

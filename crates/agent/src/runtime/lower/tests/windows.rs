@@ -7,10 +7,10 @@ use super::*;
 
 fn world() -> World {
     let mut world = World::new();
-    world.facts.os = OsName::Windows;
-    world.facts.cpu_count = 4;
-    world.facts.root_dir = r"C:\var\lib\kubelet".to_owned();
-    world.facts.log_dir = r"C:\var\log\pods".to_owned();
+    world.node_env.os = OsName::Windows;
+    world.node_env.cpu_count = 4;
+    world.node_env.root_dir = r"C:\var\lib\kubelet".to_owned();
+    world.node_env.log_dir = r"C:\var\log\pods".to_owned();
     world
 }
 
@@ -54,10 +54,10 @@ fn windows_pod_has_no_linux_fields() {
 fn cpu_limits_stay_within_the_machine() {
     for (limit, expected) in [("0", 0), ("1m", 2), ("1500m", 3750), ("4", 10_000), ("64", 10_000)] {
         let pod = pod_of(json!({"resources": {"limits": {"cpu": limit}}}));
-        let resources = resources::of_windows_container(&world().facts, &pod.spec.containers[0]);
+        let resources = resources::of_windows_container(&world().node_env, &pod.spec.containers[0]);
         assert_eq!(resources.cpu_maximum, expected, "{limit}");
     }
-    let mut big = world().facts;
+    let mut big = world().node_env;
     big.cpu_count = 256;
     let pod = pod_of(json!({"resources": {"limits": {"cpu": "1m"}}}));
     assert_eq!(resources::of_windows_container(&big, &pod.spec.containers[0]).cpu_maximum, 1);
@@ -67,15 +67,15 @@ fn cpu_limits_stay_within_the_machine() {
 fn placement_is_lowered_to_processor_groups() {
     let mut world = world();
     let cpus = CpuSet::parse("0-1,64,66").unwrap();
-    let placed =
+    let affinity =
         ContainerAffinity { groups: groups_of(&cpus), cpus, ..ContainerAffinity::default() };
-    world.placed.insert("c".to_owned(), placed.clone());
+    world.affinities.insert("c".to_owned(), affinity.clone());
     let expected = [(0, 0b11), (1, 0b101)]
         .map(|(cpu_group, cpu_mask)| v1::WindowsCpuGroupAffinity { cpu_mask, cpu_group });
     let made = world.made(&pod_of(json!({}))).windows.unwrap().resources.unwrap();
     assert_eq!(made.affinity_cpus, expected);
     let id = "id".to_owned();
-    let moved = update::cpus(OsName::Windows, &placed, &id);
+    let moved = update::cpus(OsName::Windows, &affinity, &id);
     assert_eq!((moved.linux, moved.windows.unwrap().affinity_cpus), (None, expected.to_vec()));
     let pod = pod_of(json!({"resources": {"limits": {"memory": "1Gi"}}}));
     let (role, container) = pod.container("c").unwrap();
