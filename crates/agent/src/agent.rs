@@ -1,11 +1,11 @@
-//! The agent as a whole: [`Agent`], which puts everything together and goes on until it is told to stop.
+//! The agent as a whole: [`Agent`], which assembles all parts and runs until it is stopped.
 //!
 //! ```text
-//!   book ──▶ runtime ──▶ node object ──▶ pods of the API and of files ──▶ …
+//!   ledger ──▶ runtime ──▶ node object ──▶ pods of the API and of files ──▶ …
 //! ```
 //!
-//! One task owns all pods ([`Pods`]) and takes what happens one after the other; workers, looks at the
-//! runtime, probes and the node's own status are tasks of their own. When the agent stops, pods run on.
+//! One task owns all pods ([`PodSet`]) and handles messages one after the other. Workers, relists, probes and the
+//! node's own status are tasks of their own. When the agent stops, pods keep running.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,88 +28,93 @@ use placement::report::{NodeReport, ReportError};
 use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::admit;
-use crate::allocations::{AllocationError, Allocations};
-use crate::board::Board;
-use crate::book::{Book, BookError};
-use crate::cgroups::{self, PodCgroups};
+use crate::admission;
 use crate::clock::{self, Clock, SystemClock};
-use crate::counters::{Counters, Now};
-use crate::events::Told;
-use crate::facts::{self, Places};
-use crate::hands::{Hands, Report};
-use crate::housekeeping;
-use crate::images::Images;
-use crate::logs::rotate::Policy;
-use crate::look::{self, Brief};
-use crate::lower::NodeFacts;
-use crate::metrics::Counter;
+use crate::context::{AgentContext, WorkerReport};
+use crate::cpusets::reconcile;
+use crate::cpusets::tracker::CpusetTracker;
+use crate::ledger::allocations::{AllocationError, Allocations};
+use crate::ledger::file::{LedgerError, LedgerFile};
+use crate::node::environment::{self, Places};
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
-use crate::pod_resources;
-use crate::pods::{self, Pods, Read};
-use crate::pool::Pool;
-use crate::probes::{ProbeReport, Probes};
-use crate::record::{self, Recorder};
+use crate::observability::error_log::ErrorLog;
+use crate::observability::events::AgentEvent;
+use crate::observability::metrics::{AgentMetrics, PodGauges};
+use crate::observability::pod_resources;
+use crate::observability::prometheus::Counter;
+use crate::observability::recorder::{self, Recorder};
+use crate::observability::stats::Stats;
+use crate::pods::dependencies::PodDependencies;
+use crate::pods::pod_set::{self, PodSet, PodWithManifest};
+use crate::pods::static_pods::{self, mirror};
+use crate::pods::worker::Termination;
+use crate::reclaim::housekeeping;
+use crate::runtime::cgroups::{self, PodCgroups};
+use crate::runtime::images::Images;
+use crate::runtime::logs::rotate::Policy;
+use crate::runtime::lower::NodeEnvironment;
+use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes};
+use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
-use crate::sources::Sources;
-use crate::spec::Amounts;
-use crate::static_pods::{self, mirror};
-use crate::stats::Stats;
-use crate::truth;
+use crate::spec::ResourceList;
+use crate::status::pod_cache::PodCache;
+use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
-use crate::worker::Ending;
 
-mod answers;
-mod files;
-mod logs;
+mod log_rotation;
+mod manifests;
+mod node_sync;
+mod qos_cgroups;
 mod reclaim;
-mod shares;
-mod view;
+mod server_backend;
 
-use answers::Answers;
-pub use logs::RunningLog;
+pub use log_rotation::RunningLog;
+use server_backend::AgentBackend;
 
-/// Between two looks at the runtime. Upstream's figure.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the runtime may take to answer before the node is told to be without one.
+/// Interval between two relists of the runtime. Upstream's value.
+const RELIST_PERIOD: Duration = Duration::from_secs(1);
+/// Time that the runtime has to answer before the node reports that it has none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
-/// How many pods start containers at a time: with more, all are later (measured with containerd on two
-/// CPUs).
+/// The wait before the capabilities of the runtime are read again.
+const CAPABILITIES_RETRY: Duration = Duration::from_secs(5);
+/// The wait before the Pod Resources API is served again.
+const SERVE_RETRY: Duration = Duration::from_secs(10);
+/// Number of pods that start containers at a time. More make all of them slower (measured with containerd
+/// on two CPUs).
 const STARTS: usize = 8;
 
-/// What the agent is told.
+/// Settings of the agent.
 #[derive(Debug)]
 pub struct Settings {
     pub config: KubeletConfig,
-    /// The configuration as it was written, for whoever asks.
+    /// The configuration as written, for `/configz`.
     pub configuration: Value,
     pub machine: Machine,
-    /// Where state files and pods' directories are; `/var/lib/kubelet` with the kubelet.
+    /// Directory of the state files and of the pods' directories; `/var/lib/kubelet` with the kubelet.
     pub root: PathBuf,
-    /// Where containers' logs are; `/var/log/pods` with the kubelet.
+    /// Directory of the containers' logs; `/var/log/pods` with the kubelet.
     pub logs: PathBuf,
-    /// Where links to containers' logs are made; none are if it is not given.
+    /// Directory of the links to containers' logs. No links are made without it.
     pub log_links: Option<PathBuf>,
     pub runtime: cri::Endpoint,
     pub api: Client,
-    /// Where containers reach the API, if not at the cluster address of its service.
+    /// Address at which containers reach the API, if it is not the cluster address of the API's service.
     pub api_address: Option<SocketAddr>,
-    /// Who the node is.
+    /// Name, addresses and labels of the node.
     pub node: Description,
-    /// Where the agent's own server listens; it has none if this is not given.
+    /// Listener of the agent's server. Without it the agent has no server.
     pub listener: Option<Listener>,
 }
 
-/// How the agent ends.
+/// The way the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leave {
-    /// The next agent takes them up again.
-    PodsRunOn,
-    /// The next agent starts them anew.
+pub enum ShutdownMode {
+    /// Pods keep running, and the next agent adopts them.
+    LeavePodsRunning,
+    /// Pods are stopped, and the next agent starts them again.
     StopPods,
 }
 
@@ -122,53 +127,55 @@ pub enum StartError {
     #[error("{path}: {cause}")]
     Directory { path: String, cause: std::io::Error },
     #[error(transparent)]
-    Book(#[from] BookError),
+    LedgerFile(#[from] LedgerError),
     #[error(transparent)]
     Allocations(#[from] AllocationError),
-    #[error("what the node would tell of itself is wrong: {0}")]
-    Report(#[from] ReportError),
+    #[error("invalid node report: {0}")]
+    WorkerReport(#[from] ReportError),
 }
 
 fn listed<T: ToString>(findings: &[T]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What happens to the agent.
-enum Happening {
-    Pods(Change<Read>),
-    Looked(BTreeMap<String, Brief>),
+/// A message to the task that owns the pods.
+enum AgentMessage {
+    Pods(Change<PodWithManifest>),
+    Relisted(BTreeMap<String, PodSummary>),
     Probed(ProbeReport),
-    Reported(Report),
-    /// The static pods that there are to be.
-    Files(Vec<Read>),
-    /// A pod, by uid, has to go.
-    Evict(String, Ending),
-    /// Somebody asks where the logs are that are being written.
-    Logs(oneshot::Sender<Vec<RunningLog>>),
+    WorkerReported(WorkerReport),
+    /// The static pods of all manifests.
+    StaticPods(Vec<PodWithManifest>),
+    /// The pod with this UID is to be evicted.
+    Evict(String, Termination),
+    /// A request for the logs that are being written.
+    RunningLogs(oneshot::Sender<Vec<RunningLog>>),
 }
 
-/// An agent that is about to run.
+/// An agent that is ready to run.
 #[derive(Debug)]
 pub struct Agent {
-    hands: Arc<Hands>,
-    node: Arc<RwLock<admit::Node>>,
+    context: Arc<AgentContext>,
+    node: Arc<RwLock<admission::Node>>,
     description: Description,
     root: PathBuf,
     report: watch::Sender<Arc<NodeReport>>,
-    probes: mpsc::UnboundedReceiver<ProbeReport>,
-    reports: mpsc::UnboundedReceiver<Report>,
+    probe_loop: ProbeLoop,
+    probed: mpsc::UnboundedReceiver<ProbeReport>,
+    reports: mpsc::UnboundedReceiver<WorkerReport>,
     capabilities: watch::Sender<Option<Arc<Capabilities>>>,
     listener: Option<Listener>,
     configuration: Value,
-    /// What pods have together.
-    amounts: Amounts,
+    /// The resources of all pods together.
+    amounts: ResourceList,
     check_every: Duration,
-    /// Whether pods are held to what is not reserved.
+    /// True if the limits of all pods together are enforced.
     enforced: bool,
 }
 
 impl Agent {
-    /// Reads what was handed out before, and gets everything ready that needs neither API nor runtime.
+    /// Reads the allocations of the last run and prepares everything that needs neither the API nor the
+    /// runtime.
     pub fn prepare(settings: Settings) -> Result<Agent, StartError> {
         let Settings {
             config,
@@ -187,35 +194,41 @@ impl Agent {
         info!(topology = %detected, "{}", host::detected::MESSAGE);
         let configured = Configured::new(&machine, &config).map_err(StartError::Configuration)?;
         for warning in &configured.warnings {
-            warn!(%warning, "configuration");
+            warn!(%warning, "configuration warning");
         }
         std::fs::create_dir_all(&root)
             .map_err(|cause| StartError::Directory { path: root.display().to_string(), cause })?;
         let milli_cpus = configured.allocatable.milli_cpus;
-        let (book, found) = Book::open(&root, configured.node)?;
+        let (ledger, found) = LedgerFile::open(&root, configured.node)?;
         for found in &found {
-            warn!(%found, "state");
+            warn!(%found, "state file was migrated");
         }
         let (allocations, unusable) = Allocations::open(&root)?;
         for unusable in &unusable {
-            warn!(%unusable, "state");
+            warn!(%unusable, "state file is unusable");
         }
         if let Some(links) = &log_links
             && let Err(error) = std::fs::create_dir_all(links)
         {
-            warn!(%error, directory = %links.display(), "there are no links to logs");
+            warn!(%error, directory = %links.display(), "failed to create the directory for log links");
         }
-        let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
+        let report = NodeReport::new(&machine, &config, ledger.contents().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
-        tokio::spawn(record::deliver(queue, api.clone(), node.name.clone()));
-        let counters = Counters::new();
-        counters.node_name.set(&[&node.name], 1.0);
-        counters.gates(&config.feature_gates);
-        let calls = counters.calls.clone();
+        // Events are written until all recorders are gone, also those of the agent's end.
+        let (client, node_name) = (api.clone(), node.name.clone());
+        tokio::spawn(supervisor::restart_on_panic("event recorder", move || {
+            recorder::deliver(queue.clone(), client.clone(), node_name.clone())
+        }));
+        let metrics = AgentMetrics::new();
+        metrics.node_name.set(&[&node.name], 1.0);
+        metrics.gates(&config.feature_gates);
+        let cri_metrics = metrics.cri.clone();
         let runtime = cri::Client::new(runtime)
-            .observed(move |method, took, failed| calls.tell(method, took, failed));
-        let (probe_reports, probes) = mpsc::unbounded_channel();
+            .observed(move |method, took, failed| cri_metrics.observe(method, took, failed));
+        let (probe_reports, probed) = mpsc::unbounded_channel();
+        let counter = Counter::of_probes(&metrics.probes);
+        let (probes, probe_loop) = Probes::new(runtime.clone(), probe_reports, counter);
         let (worker_reports, reports) = mpsc::unbounded_channel();
         let (capabilities, can) = watch::channel(None);
 
@@ -225,30 +238,26 @@ impl Agent {
                 host::cgroups::Version::V1 => 1.0,
                 host::cgroups::Version::V2 => 2.0,
             };
-            counters.cgroup_version.set(&[], version);
+            metrics.cgroup_version.set(&[], version);
         }
         let places = Places { root: &root, logs: &logs };
-        let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let amounts = shares::of_pods(&machine, &config, milli_cpus);
-        let cgroups = pod_cgroups(kernel, &amounts, &facts);
-        let hands = Hands {
+        let node_env = environment::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
+        let amounts = qos_cgroups::of_pods(&machine, &config, milli_cpus);
+        let cgroups = pod_cgroups(kernel, &amounts, &node_env);
+        let context = AgentContext {
             images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
-            sources: Sources::start(api.clone(), Arc::clone(&clock), api_address),
-            probes: Probes::counted(
-                runtime.clone(),
-                probe_reports,
-                Counter::of_probes(&counters.probes),
-            ),
-            pool: Pool::default(),
-            truth: tokio::sync::Mutex::default(),
+            dependencies: PodDependencies::new(api.clone(), Arc::clone(&clock), api_address),
+            probes,
+            cpuset_tracker: CpusetTracker::default(),
+            reconcile_history: tokio::sync::Mutex::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
-            book: Mutex::new(book),
+            ledger: Mutex::new(ledger),
             allocations: Mutex::new(allocations),
             change_static_cpus: config
                 .feature_gates
                 .enabled(Gate::InPlacePodVerticalScalingExclusiveCpus),
-            booked: watch::Sender::new(0),
-            facts: RwLock::new(Arc::new(facts)),
+            ledger_changed: watch::Sender::new(0),
+            node_env: RwLock::new(Arc::new(node_env)),
             capabilities: can,
             volumes: Volumes::new(root.clone()),
             cgroups,
@@ -257,29 +266,30 @@ impl Agent {
             active: watch::Sender::default(),
             known_pods: watch::Sender::default(),
             mirrors: watch::Sender::default(),
-            board: Board::counted(counters.lives.clone()),
-            counters,
+            pod_cache: PodCache::with_metrics(metrics.pod_lifecycle.clone()),
+            metrics,
             reports: worker_reports,
             api,
             runtime,
             recorder,
             clock,
         };
-        let enforced =
-            hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
-        let seen = admit::Node {
+        let enforced = context.cgroups.is_some()
+            && config.enforce_node_allocatable.contains(&Enforcement::Pods);
+        let seen = admission::Node {
             name: node.name.clone(),
             os: Some(machine.os),
             allowed_sysctls: node.settings.allowed_sysctls.clone(),
-            ..admit::Node::default()
+            ..admission::Node::default()
         };
         Ok(Agent {
-            hands: Arc::new(hands),
+            context: Arc::new(context),
             node: Arc::new(RwLock::new(seen)),
             description: node,
             root,
             report: watch::Sender::new(Arc::new(report)),
-            probes,
+            probe_loop,
+            probed,
             reports,
             capabilities,
             listener,
@@ -291,51 +301,79 @@ impl Agent {
     }
 
     #[must_use]
-    pub fn hands(&self) -> Arc<Hands> {
-        Arc::clone(&self.hands)
+    pub fn context(&self) -> Arc<AgentContext> {
+        Arc::clone(&self.context)
     }
 
-    /// Runs until `stop` says so.
-    pub async fn run(self, mut stop: watch::Receiver<Option<Leave>>) {
-        let Agent { hands, node, description, root, report, probes, reports, .. } = self;
+    /// Runs until `stop` has a value. Returns an error if a background task ends that the agent cannot run
+    /// without; pods keep running.
+    pub async fn run(
+        self,
+        mut stop: watch::Receiver<Option<ShutdownMode>>,
+    ) -> Result<(), TaskError> {
+        let Agent { context, node, description, root, report, probed, reports, .. } = self;
         let (capabilities, listener) = (self.capabilities, self.listener);
-        let mut tasks = JoinSet::new();
-        hands.note_booked();
-        hands.recorder.node(&description.name, Told::Starting);
+        let mut tasks = Supervisor::new(stop.clone());
+        context.note_ledger_change();
+        context.recorder.node(&description.name, AgentEvent::Starting);
         if self.enforced {
-            hands.recorder.node(&description.name, Told::AllocatableEnforced);
+            context.recorder.node(&description.name, AgentEvent::AllocatableEnforced);
         }
-        tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
-        tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
+        tasks.required("probes", self.probe_loop.run());
+        tasks.restarted("services", Arc::clone(&context), |context| async move {
+            context.dependencies.watch_services().await;
+        });
+        if let Some(cgroups) = context.cgroups.clone() {
+            let inputs = (Arc::clone(&context), cgroups, self.amounts);
+            tasks.restarted("QoS cgroups", inputs, |(context, cgroups, amounts)| {
+                qos_cgroups::run(context, cgroups, amounts)
+            });
+        }
+        let inputs = (Arc::clone(&context), root.clone());
+        tasks.restarted("pod resources API", inputs, |(context, root)| {
+            serve_pod_resources(context, root)
+        });
         if let Some(listener) = listener {
-            let stats = Stats::new(Arc::clone(&hands), root.clone(), description.name.clone());
-            let answers = Answers::new(Arc::clone(&hands), self.configuration, stats);
+            let stats = Stats::new(Arc::clone(&context), root.clone(), description.name.clone());
+            let backend = AgentBackend::new(Arc::clone(&context), self.configuration, stats);
             let access = Access::reviewed(
-                hands.api.clone(),
+                context.api.clone(),
                 description.name.clone(),
                 description.settings.access.clone(),
             );
-            let server = Server::new(Arc::new(answers), hands.runtime.clone())
+            let server = Server::new(Arc::new(backend), context.runtime.clone())
                 .open_to(access)
-                .measured(&hands.counters.registry);
+                .measured(&context.metrics.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();
-            tasks.spawn(server.serve(listener, ends));
-            tasks.spawn(async move {
+            tasks.required("server", server.serve(listener, ends));
+            tasks.required("end of the server", async move {
                 let _ = stop.wait_for(Option::is_some).await;
                 end.send_replace(true);
             });
         }
         let (health, healthy) = watch::channel(RuntimeHealth::Starting);
-        tasks.spawn(node::runtime::watch(hands.runtime.clone(), health));
-        tasks.spawn(ask(hands.runtime.clone(), healthy.clone(), capabilities));
-        tasks.spawn(keep_report(Arc::clone(&hands), report.clone()));
+        let runtime = context.runtime.clone();
+        tasks.restarted("runtime health", (runtime.clone(), health), |(runtime, health)| {
+            node::runtime::watch(runtime, health)
+        });
+        let inputs = (runtime.clone(), healthy.clone(), capabilities);
+        tasks.restarted("runtime capabilities", inputs, |(runtime, health, capabilities)| {
+            follow_capabilities(runtime, health, capabilities)
+        });
+        let inputs = (Arc::clone(&context), report.clone());
+        tasks.restarted("node report", inputs, |(context, report)| publish_report(context, report));
         let (pressure, pressed) = watch::channel(Pressure::default());
-        tasks.spawn(reclaim::tell_admission(Arc::clone(&node), pressed.clone()));
+        let inputs = (Arc::clone(&node), pressed.clone());
+        tasks.restarted("pressure for admission", inputs, |(node, pressure)| {
+            reclaim::update_admission(node, pressure)
+        });
         let (images, have) = watch::channel(Arc::default());
-        tasks.spawn(node::images::watch(hands.runtime.clone(), images));
+        tasks.restarted("image list", (runtime, images), |(runtime, images)| {
+            node::images::watch(runtime, images)
+        });
         let (takeover, taken_over) = watch::channel(Takeover::Unknown);
-        let sources = node::Sources {
+        let sources = node::StatusInputs {
             runtime: healthy.clone(),
             pressure: pressed,
             images: have,
@@ -346,156 +384,183 @@ impl Agent {
             root: root.clone(),
         };
         let (object, seen) = watch::channel(None);
-        let (tell, told) = mpsc::unbounded_channel();
-        tasks.spawn(tell_of_node(hands.recorder.clone(), description.name.clone(), told));
+        let (events, recorded_events) = mpsc::unbounded_channel();
+        let recorder = context.recorder.clone();
+        tasks.required(
+            "node events",
+            record_node_events(recorder, description.name.clone(), recorded_events),
+        );
         let name = description.name.clone();
-        let duties = Duties {
+        let settings = LoopSettings {
             node: name.clone(),
-            files: files::settings(&description),
+            files: manifests::settings(&description),
             logs: (description.settings.logs, description.settings.logs_every),
             reclaim: reclaim::Settings::of(&description, root),
             pressure,
             takeover: takeover.clone(),
         };
-        let mirrors = hands.mirrors.subscribe();
-        tasks.spawn(mirror::keep(hands.api.clone(), name.clone(), seen.clone(), mirrors));
-        let api = hands.api.clone();
-        tasks.spawn(async move {
-            // A node that was only restarted does not have to be unready for a moment.
+        let mirrors = context.mirrors.subscribe();
+        let inputs = (context.api.clone(), name, seen.clone(), mirrors);
+        tasks.restarted("mirror pods", inputs, |(api, name, object, mirrors)| {
+            mirror::run(api, name, object, mirrors)
+        });
+        let inputs = (context.api.clone(), description, sources, object, events);
+        tasks.restarted("node", inputs, |(api, description, sources, object, events)| async move {
+            // A node that was only restarted does not become NotReady in between.
             let (mut health, mut takeover) = (sources.runtime.clone(), sources.takeover.clone());
             let answered = async {
                 let _ = health.wait_for(|health| *health != RuntimeHealth::Starting).await;
                 let _ = takeover.wait_for(|takeover| *takeover != Takeover::Unknown).await;
             };
             let _ = tokio::time::timeout(FIRST_ANSWER, answered).await;
-            node::run(api, description, sources, object, tell).await;
+            node::run(api, description, sources, object, events).await;
         });
-        let (object, runtime) = (seen.clone(), healthy.clone());
-        tasks.spawn(view::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
+        let inputs = (Arc::clone(&context), Arc::clone(&node), seen.clone(), healthy.clone());
+        tasks.restarted("node for admission", inputs, |(context, node, object, health)| {
+            node_sync::run(context, node, object, health)
+        });
 
-        // Nothing is decided before it is known what runs, and what node this is.
+        // Nothing is decided before the running containers and the Node object are known.
         let ready = async {
-            let first = first_look(&hands.runtime).await;
-            takeover.send_replace(match first.values().any(Brief::is_alive) {
+            let first = first_relist(&context.runtime).await;
+            takeover.send_replace(match first.values().any(PodSummary::is_alive) {
                 true => Takeover::UnderWay,
                 false => Takeover::Done,
             });
-            let _ = hands.capabilities.clone().wait_for(Option::is_some).await;
+            let _ = context.capabilities.clone().wait_for(Option::is_some).await;
             let _ = seen.clone().wait_for(Option::is_some).await;
             first
         };
         let first = tokio::select! {
             first = ready => first,
-            _ = stop.wait_for(Option::is_some) => return,
+            error = tasks.failed() => return Err(error),
+            _ = stop.wait_for(Option::is_some) => return Ok(()),
         };
-        view::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
-        // What runs already is where it is to be before anything else starts.
+        node_sync::take(&context, &node, seen.borrow().as_deref(), &healthy.borrow());
+        // Running containers are moved to their CPUs before anything else starts.
         let checking = async {
-            take_up(&hands, &first).await;
-            truth::check(&hands).await
+            adopt_running(&context, &first).await;
+            reconcile::reconcile_all(&context).await
         };
         let checked = tokio::select! {
             checked = checking => checked,
-            _ = stop.wait_for(Option::is_some) => return,
+            error = tasks.failed() => return Err(error),
+            _ = stop.wait_for(Option::is_some) => return Ok(()),
         };
-        info!(?checked, "took up what runs");
-        tasks.spawn(truth::keep(Arc::clone(&hands), self.check_every));
-        tasks.spawn(housekeeping::keep(Arc::clone(&hands)));
-        let pods = Pods::new(Arc::clone(&hands), node, first);
-        let (pods, leave) = follow(&hands, pods, duties, probes, reports, &mut tasks, stop).await;
-        match leave {
-            Leave::PodsRunOn => info!("stopped; pods run on"),
-            Leave::StopPods => {
-                pods.halt().await;
-                info!("stopped, and pods with it");
+        info!(?checked, "adopted running containers");
+        let inputs = (Arc::clone(&context), self.check_every);
+        tasks.restarted("cpusets", inputs, |(context, every)| reconcile::run(context, every));
+        tasks.restarted("housekeeping", Arc::clone(&context), housekeeping::run);
+        let pods = PodSet::new(Arc::clone(&context), node, first);
+        let (pods, mode) =
+            follow(&context, pods, settings, probed, reports, &mut tasks, stop).await?;
+        match mode {
+            ShutdownMode::LeavePodsRunning => info!("agent stopped; pods keep running"),
+            ShutdownMode::StopPods => {
+                pods.shutdown().await;
+                info!("agent and pods stopped");
             }
         }
+        Ok(())
     }
 }
 
-/// What is looked after beside the pods of the API.
+/// Settings of the loops around the pods.
 #[derive(Debug)]
-struct Duties {
+struct LoopSettings {
     /// The node's name.
     node: String,
     files: Option<static_pods::Settings>,
-    /// How large logs may be, and how often they are looked at.
+    /// Size limits of logs, and the interval of the checks.
     logs: (Policy, Duration),
     reclaim: reclaim::Settings,
     pressure: watch::Sender<Pressure>,
     takeover: watch::Sender<Takeover>,
 }
 
-/// Takes what happens to pods until told to stop.
+/// Handles the messages about pods until the agent is stopped.
 async fn follow(
-    hands: &Arc<Hands>,
-    mut pods: Pods,
-    duties: Duties,
-    mut probes: mpsc::UnboundedReceiver<ProbeReport>,
-    mut reports: mpsc::UnboundedReceiver<Report>,
-    tasks: &mut JoinSet<()>,
-    mut stop: watch::Receiver<Option<Leave>>,
-) -> (Pods, Leave) {
-    let Duties { node, files, logs, reclaim, pressure, takeover } = duties;
-    let (happened, mut happenings) = mpsc::unbounded_channel();
-    let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
-    let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
-    let of_pods = happened.clone();
-    tasks.spawn(reflector.run(move |change| of_pods.send(Happening::Pods(change)).is_ok()));
-    let now = hands.counters.now.clone();
-    tasks.spawn(look_often(hands.runtime.clone(), now, happened.clone()));
+    context: &Arc<AgentContext>,
+    mut pods: PodSet,
+    settings: LoopSettings,
+    mut probed: mpsc::UnboundedReceiver<ProbeReport>,
+    mut reports: mpsc::UnboundedReceiver<WorkerReport>,
+    tasks: &mut Supervisor,
+    mut stop: watch::Receiver<Option<ShutdownMode>>,
+) -> Result<(PodSet, ShutdownMode), TaskError> {
+    let LoopSettings { node, files, logs, reclaim, pressure, takeover } = settings;
+    let (messages, mut received) = mpsc::unbounded_channel();
+    let inputs = (context.api.clone(), node, messages.clone());
+    tasks.restarted("pods of the API", inputs, |(api, node, messages)| {
+        let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
+        let reflector = Reflector::new(api, PODS, scope, pod_set::read);
+        reflector.run(move |change| messages.send(AgentMessage::Pods(change)).is_ok())
+    });
+    let inputs = (context.runtime.clone(), context.metrics.gauges.clone(), messages.clone());
+    tasks.restarted("relist", inputs, |(runtime, gauges, messages)| {
+        relist_loop(runtime, gauges, messages)
+    });
     match files {
-        None => pods.take_files(Vec::new()),
+        None => pods.handle_static_pods(Vec::new()),
         Some(files) => {
-            tasks.spawn(files::follow(Arc::clone(hands), files, happened.clone()));
+            let inputs = (Arc::clone(context), files, messages.clone());
+            tasks.restarted("static pods", inputs, |(context, files, messages)| {
+                manifests::follow(context, files, messages)
+            });
         }
     }
-    let (policy, every) = logs;
-    tasks.spawn(logs::keep(Arc::clone(hands), policy, every, happened.clone()));
-    tasks.spawn(reclaim::keep(Arc::clone(hands), reclaim, pressure, happened));
+    let inputs = (Arc::clone(context), logs, messages.clone());
+    tasks.restarted("log rotation", inputs, |(context, (policy, every), messages)| {
+        log_rotation::run(context, policy, every, messages)
+    });
+    let inputs = (Arc::clone(context), reclaim, pressure, messages);
+    tasks.restarted("reclaim", inputs, |(context, settings, pressure, messages)| {
+        reclaim::run(context, settings, pressure, messages)
+    });
     loop {
         if pods.is_complete() && *takeover.borrow() != Takeover::Done {
             // Running pods that were given CPUs just now are moved there before the node reports ready.
-            if let Err(error) = hands.follow_pool().await {
-                warn!(%error, "a running container does not have its CPUs yet");
+            if let Err(error) = context.rebalance().await {
+                warn!(%error, "a running container does not have its CPUs yet; the next check moves it");
             }
             takeover.send_replace(Takeover::Done);
         }
-        let happening = tokio::select! {
-            Some(happening) = happenings.recv() => happening,
-            Some(report) = probes.recv() => Happening::Probed(report),
-            Some(report) = reports.recv() => Happening::Reported(report),
-            leave = stop.wait_for(Option::is_some) => {
-                // Whoever could say so is gone: then nothing is to be stopped.
-                let leave = leave.ok().and_then(|leave| *leave).unwrap_or(Leave::PodsRunOn);
-                return (pods, leave);
+        let message = tokio::select! {
+            Some(message) = received.recv() => message,
+            Some(report) = probed.recv() => AgentMessage::Probed(report),
+            Some(report) = reports.recv() => AgentMessage::WorkerReported(report),
+            error = tasks.failed() => return Err(error),
+            mode = stop.wait_for(Option::is_some) => {
+                // If the sender is gone, no pod is stopped.
+                let mode = mode.ok().and_then(|mode| *mode).unwrap_or(ShutdownMode::LeavePodsRunning);
+                return Ok((pods, mode));
             }
         };
-        match happening {
-            Happening::Pods(change) => pods.take_change(change),
-            Happening::Looked(briefs) => pods.take_look(briefs),
-            Happening::Probed(report) => pods.take_probe(report),
-            Happening::Reported(report) => pods.take_report(report),
-            Happening::Files(wanted) => pods.take_files(wanted),
-            Happening::Evict(uid, ending) => pods.evict(&uid, ending),
-            Happening::Logs(answer) => {
-                // Whoever asked may be gone.
+        match message {
+            AgentMessage::Pods(change) => pods.handle_change(change),
+            AgentMessage::Relisted(summaries) => pods.handle_relist(summaries),
+            AgentMessage::Probed(report) => pods.handle_probe_report(report),
+            AgentMessage::WorkerReported(report) => pods.handle_worker_report(report),
+            AgentMessage::StaticPods(wanted) => pods.handle_static_pods(wanted),
+            AgentMessage::Evict(uid, termination) => pods.evict(&uid, termination),
+            AgentMessage::RunningLogs(answer) => {
+                // The receiver may be gone.
                 let _ = answer.send(pods.running_logs());
             }
         }
     }
 }
 
-/// Enters the containers that run into the pool. If the book lost the CPUs of containers, the CPUs that these
-/// have to themselves are booked first.
-async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
-    let place = |uid: &str, name: &str| hands.book().place(&PodUid::new(uid), name);
-    hands.pool.take_up(first, place);
-    if !hands.book().lost_cpus() {
+/// Registers the running containers. If the ledger lost the CPUs of containers, the CPUs that are
+/// exclusive to them in the kernel are committed first.
+async fn adopt_running(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
+    let place = |uid: &str, name: &str| context.ledger().affinity(&PodUid::new(uid), name);
+    context.cpuset_tracker.adopt(first, place);
+    if !context.ledger().lost_cpus() {
         return;
     }
-    let in_use = truth::cpus_in_use(hands).await;
-    let recovered = hands.book().recover(&in_use);
+    let in_use = reconcile::cpus_in_use(context).await;
+    let recovered = context.ledger().recover(&in_use);
     match recovered {
         Ok(recovered) => {
             for (pod, containers) in &recovered {
@@ -504,110 +569,169 @@ async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
                 }
             }
         }
-        Err(error) => warn!(%error, "the CPUs of running containers cannot be recovered"),
+        Err(error) => warn!(%error, "failed to recover the CPUs of running containers"),
     }
-    hands.note_booked();
-    hands.pool.take_up(first, place);
+    context.note_ledger_change();
+    context.cpuset_tracker.adopt(first, place);
 }
 
-/// Makes the cgroups all pods are below. Without them pods run without limits of their own, which is said.
+/// Makes the cgroups above all pods. If that fails, a warning is logged and pods run without limits of
+/// their own.
 fn pod_cgroups(
     kernel: Result<host::cgroups::Cgroups, CgroupError>,
-    amounts: &Amounts,
-    facts: &NodeFacts,
+    amounts: &ResourceList,
+    node_env: &NodeEnvironment,
 ) -> Option<PodCgroups> {
     let made = kernel.and_then(|kernel| {
-        let cgroups = PodCgroups::new(kernel, facts.cgroups.clone());
-        let all = cgroups::of_all_pods(facts, amounts, None);
-        cgroups.ensure_classes(facts, &all, [])?;
+        let cgroups = PodCgroups::new(kernel, node_env.cgroups.clone());
+        let all = cgroups::of_all_pods(node_env, amounts, None);
+        cgroups.ensure_classes(node_env, &all, [])?;
         Ok(cgroups)
     });
     match made {
         Ok(cgroups) => Some(cgroups),
         Err(error) => {
-            warn!(%error, "pods have no cgroups of their own");
+            warn!(%error, "failed to create the cgroups of pods; pods run without limits of their own");
             None
         }
     }
 }
 
-/// Without this door only monitoring misses something, so that pods run all the same.
-async fn tell_of_resources(hands: Arc<Hands>, root: PathBuf) {
-    let os = hands.facts().os;
-    if let Err(error) = pod_resources::serve(hands, os, &root).await {
-        warn!(%error, "the Pod Resources API");
-    }
-}
-
-async fn tell_of_node(recorder: Recorder, name: String, mut told: mpsc::UnboundedReceiver<Told>) {
-    while let Some(told) = told.recv().await {
-        recorder.node(&name, told);
-    }
-}
-
-async fn first_look(runtime: &cri::Client) -> BTreeMap<String, Brief> {
-    let mut told = false;
+/// Serves the Pod Resources API. A failure is not fatal: only monitoring depends on it.
+async fn serve_pod_resources(context: Arc<AgentContext>, root: PathBuf) {
+    let os = context.node_env().os;
+    let mut errors = ErrorLog::default();
     loop {
-        match look::briefly(runtime).await {
-            Ok(briefs) => return briefs,
-            Err(error) if !told => {
-                warn!(%error, "waiting for the container runtime");
-                told = true;
-            }
-            Err(_) => {}
+        let served = pod_resources::serve(Arc::clone(&context), os, &root).await;
+        let error = served.map_or_else(|error| error.to_string(), |()| "serving ended".to_owned());
+        if errors.failed(&error) {
+            let retry_in_ms = millis(SERVE_RETRY);
+            warn!(error, retry_in_ms, "failed to serve the Pod Resources API");
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(SERVE_RETRY).await;
     }
 }
 
-async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSender<Happening>) {
-    let mut timer = tokio::time::interval(LOOK_EVERY);
+async fn record_node_events(
+    recorder: Recorder,
+    name: String,
+    mut events: mpsc::UnboundedReceiver<AgentEvent>,
+) {
+    while let Some(event) = events.recv().await {
+        recorder.node(&name, event);
+    }
+}
+
+async fn first_relist(runtime: &cri::Client) -> BTreeMap<String, PodSummary> {
+    let mut errors = ErrorLog::default();
+    loop {
+        match relist::relist(runtime).await {
+            Ok(summaries) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "the container runtime answers");
+                }
+                return summaries;
+            }
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(RELIST_PERIOD);
+                    warn!(%error, retry_in_ms, "waiting for the container runtime");
+                }
+            }
+        }
+        tokio::time::sleep(RELIST_PERIOD).await;
+    }
+}
+
+async fn relist_loop(
+    runtime: cri::Client,
+    gauges: PodGauges,
+    messages: mpsc::UnboundedSender<AgentMessage>,
+) {
+    let mut timer = tokio::time::interval(RELIST_PERIOD);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut last: Option<Instant> = None;
+    let (mut last, mut errors): (Option<Instant>, _) = (None, ErrorLog::default());
     loop {
         timer.tick().await;
         let began = Instant::now();
-        // Whether the runtime is there is told elsewhere.
-        let Ok(briefs) = look::briefly(&runtime).await else { continue };
+        let summaries = match relist::relist(&runtime).await {
+            Ok(summaries) => summaries,
+            // The node's conditions report that the runtime is unavailable.
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(RELIST_PERIOD);
+                    warn!(%error, retry_in_ms, "failed to list the containers of the runtime");
+                }
+                continue;
+            }
+        };
+        if let Some(failures) = errors.recovered() {
+            info!(failures, "listed the containers of the runtime again");
+        }
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
         let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
-        now.looked(&briefs, began.elapsed().as_secs_f64(), since, at);
-        if happened.send(Happening::Looked(briefs)).is_err() {
+        gauges.relisted(&summaries, began.elapsed().as_secs_f64(), since, at);
+        if messages.send(AgentMessage::Relisted(summaries)).is_err() {
             return;
         }
     }
 }
 
-/// Asks what the runtime can do whenever it is another one, or says something else of itself.
-async fn ask(
+/// Reads the capabilities of the runtime, again whenever its name, version or status changes.
+async fn follow_capabilities(
     runtime: cri::Client,
     mut health: watch::Receiver<RuntimeHealth>,
-    said: watch::Sender<Option<Arc<Capabilities>>>,
+    capabilities: watch::Sender<Option<Arc<Capabilities>>>,
 ) {
+    let mut errors = ErrorLog::default();
     loop {
-        let seen = matches!(*health.borrow_and_update(), RuntimeHealth::Seen(_));
-        if seen && let Ok(found) = runtime.probe().await {
-            said.send_replace(Some(Arc::new(found)));
+        let answers = matches!(*health.borrow_and_update(), RuntimeHealth::Seen(_));
+        let mut failed = false;
+        if answers {
+            match runtime.probe().await {
+                Ok(found) => {
+                    if let Some(failures) = errors.recovered() {
+                        info!(failures, "read the capabilities of the runtime");
+                    }
+                    capabilities.send_replace(Some(Arc::new(found)));
+                }
+                Err(error) => {
+                    failed = true;
+                    if errors.failed(&error) {
+                        let retry_in_ms = millis(CAPABILITIES_RETRY);
+                        warn!(%error, retry_in_ms, "failed to read the capabilities of the runtime");
+                    }
+                }
+            }
         }
-        if health.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = health.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(CAPABILITIES_RETRY), if failed => {}
         }
     }
 }
 
-/// What is handed out is told to schedulers.
-async fn keep_report(hands: Arc<Hands>, report: watch::Sender<Arc<NodeReport>>) {
-    let mut booked = hands.booked.subscribe();
+/// Publishes the allocations for schedulers.
+async fn publish_report(context: Arc<AgentContext>, report: watch::Sender<Arc<NodeReport>>) {
+    let mut ledger_changed = context.ledger_changed.subscribe();
+    let mut errors = ErrorLog::default();
     loop {
-        let ledger = hands.book().ledger().clone();
+        let ledger = context.ledger().contents().clone();
         let mut next = NodeReport::clone(&report.borrow());
         match next.set_ledger(ledger) {
             Ok(()) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "rendered the node report again");
+                }
                 report.send_replace(Arc::new(next));
             }
-            Err(error) => warn!(%error, "what is handed out cannot be told"),
+            Err(error) => {
+                if errors.failed(&error) {
+                    warn!(%error, "failed to render the node report; the last one stays in use");
+                }
+            }
         }
-        if booked.changed().await.is_err() {
+        if ledger_changed.changed().await.is_err() {
             return;
         }
     }

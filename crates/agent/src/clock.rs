@@ -1,4 +1,4 @@
-//! The time: [`Clock`], which tests can hold in their hands.
+//! The time: [`Clock`], which tests can control.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,13 +15,13 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // Before 1970 no time matters.
+        // Times before 1970 do not occur.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
     }
 }
 
-/// Nanoseconds since 1970, as the CRI counts.
+/// Returns nanoseconds since 1970, as the CRI does.
 #[must_use]
 pub fn nanos(at: Timestamp) -> i64 {
     at.seconds().saturating_mul(1_000_000_000).saturating_add(i64::from(at.nanos()))

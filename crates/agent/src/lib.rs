@@ -1,52 +1,60 @@
-//! The node agent: makes the pods bound to this machine run where the brain puts them.
+//! The node agent: runs the pods bound to this machine where placement puts them.
 //!
-//! [`spec`] is a pod as the agent reads it. What is decided is decided by pure functions over it and
-//! over what the runtime was seen to do; everything that touches the world is at the rim.
+//! ```text
+//!   API, manifests ──▶ pods ──▶ admission ──▶ ledger ──▶ pods::worker ──▶ runtime, volumes ──▶ status
+//!                                                                └──▶ cpusets
+//! ```
+//!
+//! In the order of flow:
+//!
+//! - [`agent`] starts everything and runs until it is stopped; [`supervisor`] watches its tasks; [`context`]
+//!   is what its parts share.
+//! - [`spec`] is a pod as the agent reads it.
+//! - [`pods`] is the set of pods, with a worker for each; static pods are read here too.
+//! - [`admission`] decides whether the node accepts a pod.
+//! - [`ledger`] keeps on disk what pods were given.
+//! - [`cpusets`] keeps containers on the CPUs that the ledger names.
+//! - [`runtime`] talks to the container runtime and to containers.
+//! - [`volumes`] makes the directories, files and mounts of pods.
+//! - [`status`] computes the status of pods and writes it to the API.
+//! - [`node`] maintains the Node object.
+//! - [`reclaim`] frees memory and disk.
+//! - [`observability`] has metrics, usage and events.
+//! - [`server`] is the agent's HTTPS server.
+//!
+//! Decisions are pure functions over [`spec`] and [`runtime::observed`]; effects are in the workers
+//! and loops around them.
 
-pub mod admit;
 pub mod agent;
-pub mod allocations;
-pub mod backoff;
-pub mod board;
-pub mod book;
-pub mod cgroups;
-pub mod clock;
-pub mod counters;
-mod demand;
-pub mod events;
-pub mod eviction;
-pub mod facts;
-mod fetch;
-pub mod gc;
-pub mod hands;
-pub mod hooks;
-pub mod housekeeping;
-pub mod images;
-pub mod logs;
-pub mod look;
-pub mod lower;
-pub mod metrics;
-pub mod node;
-pub mod observed;
-pub mod pod_resources;
-pub mod pods;
-pub mod pool;
-pub mod probes;
-pub mod record;
-pub mod resize;
-pub mod resource_claims;
-pub mod server;
-pub mod sources;
+pub mod context;
+pub mod supervisor;
+
 pub mod spec;
-pub mod static_pods;
-pub mod stats;
+
+pub mod pods;
+
+pub mod admission;
+
+pub mod ledger;
+
+pub mod cpusets;
+
+pub mod runtime;
+
+pub mod volumes;
+
 pub mod status;
-pub mod steps;
-pub mod teller;
+
+pub mod node;
+
+pub mod reclaim;
+
+pub mod observability;
+
+pub mod server;
+
+pub mod clock;
 #[cfg(test)]
 mod test_machine;
-pub mod truth;
-pub mod volumes;
-pub mod worker;
 
-pub use demand::{limits, placement_demand, qos_class, requests};
+pub use spec::demand::{limits, placement_demand, qos_class, requests};

@@ -1,5 +1,6 @@
-//! The Node object of this machine: what it is, has and offers ([`object()`], [`status()`]), how it is
-//! kept true in the API ([`run()`]), and how the runtime is ([`runtime`]).
+//! The Node object of this machine: its contents ([`object()`], [`status()`]), the loop that keeps it up to
+//! date in the API ([`run()`]), the state of the runtime ([`runtime`]), and the [`environment`] that all pods
+//! of this node share.
 //!
 //! ```text
 //!   facts, configuration ─┐
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! The object and its conditions are pure functions of [`Description`] and [`Observation`]; only
-//! `describe`, `run`, `runtime` and `images` touch the world. Whether there is pressure is eviction's to
-//! say. Cordons and taints of others are left as they are.
+//! `describe`, `run`, `runtime` and `images` do I/O. Pressure is decided by eviction. Cordons and taints of
+//! other writers are kept.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,56 +22,57 @@ use objects::pod::OsName;
 use placement::report::NodeReport;
 use serde_json::Value;
 
-mod amounts;
 mod changes;
-pub mod classes;
 mod conditions;
 mod describe;
 mod devices;
+pub mod environment;
 pub mod images;
 mod lease;
 mod object;
+pub mod qos_resources;
+mod resources;
 mod run;
 pub mod runtime;
 mod settings;
 
-pub use amounts::{allocatable, capacity};
 pub use conditions::{Conditions, conditions};
-pub use describe::{Given, describe, node_name};
+pub use describe::{NodeOptions, describe, node_name};
 pub use devices::former_devices;
 pub use object::{object, status};
-pub use run::{Sources, Takeover, run};
+pub use resources::{allocatable, capacity};
+pub use run::{StatusInputs, Takeover, run};
 pub use runtime::RuntimeHealth;
 pub use settings::{EVERY_ADDRESS, Settings, SettingsError};
 
-/// What stays as it is while the agent runs.
+/// Properties that do not change while the agent runs.
 #[derive(Debug, Clone)]
 pub struct Description {
     pub name: String,
     pub hostname: String,
     pub os: OsName,
-    /// As Go calls it: `amd64`.
+    /// Go's name: `amd64`.
     pub architecture: String,
     pub identity: Identity,
-    /// The first one is the node's own.
+    /// The first one is the node's primary address.
     pub addresses: Vec<IpAddr>,
-    /// Beside the usual ones.
+    /// Labels in addition to the usual ones.
     pub labels: BTreeMap<String, String>,
-    /// What the agent says it is.
+    /// The reported version of the agent.
     pub version: String,
-    /// What the agent can do that matters to schedulers.
+    /// Features of the agent that schedulers depend on.
     pub declared_features: Vec<String>,
-    /// Huge pages the kernel knows, in bytes.
+    /// Huge page sizes of the kernel in bytes.
     pub huge_page_sizes: Vec<u64>,
     pub config: KubeletConfig,
     pub settings: Settings,
 }
 
-/// What is looked at again for every status.
+/// Values that are read again for every status.
 #[derive(Debug, Clone)]
 pub struct Observation {
     pub memory: Memory,
-    /// Bytes of the file system that pods are on.
+    /// Size in bytes of the file system of the pods' directory.
     pub storage: u64,
     pub runtime: RuntimeHealth,
     pub images: Arc<Vec<Image>>,
@@ -86,7 +88,7 @@ pub struct Devices {
     pub healthy: u64,
 }
 
-/// What the node is short of.
+/// The pressures of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pressure {
     pub memory: bool,
@@ -94,14 +96,14 @@ pub struct Pressure {
     pub pids: bool,
 }
 
-/// An image that is on the node.
+/// An image on the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Image {
     pub id: String,
     pub digests: Vec<String>,
     pub tags: Vec<String>,
     pub bytes: u64,
-    /// Not to be removed: the runtime's own.
+    /// Used by the runtime itself and never removed.
     pub pinned: bool,
 }
 
@@ -117,7 +119,7 @@ impl From<cri::v1::Image> for Image {
     }
 }
 
-/// The architecture this was built for, as Go calls it.
+/// Returns the architecture of this build, with Go's name.
 #[must_use]
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
@@ -129,7 +131,7 @@ pub fn architecture() -> &'static str {
     }
 }
 
-/// How Go calls an operating system.
+/// Returns Go's name of an operating system.
 #[must_use]
 pub fn os_name(os: OsName) -> &'static str {
     match os {
@@ -138,7 +140,7 @@ pub fn os_name(os: OsName) -> &'static str {
     }
 }
 
-/// A field of an object as a list.
+/// Returns a field of an object as a list.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }

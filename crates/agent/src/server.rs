@@ -1,10 +1,10 @@
-//! The agent's own HTTPS, by upstream's paths: logs, exec, attach and port-forward for the API server,
-//! and what the agent has to say about itself.
+//! The agent's HTTPS server, with upstream's paths: logs, exec, attach and port-forward for the API server,
+//! and metrics, statistics, health and configuration of the agent.
 //!
-//! Main type: [`Server`]. What it tells comes from [`Answers`], which the rest of the agent
-//! implements; where streams are to be had is asked of the runtime. It decides nothing about pods.
+//! Main type: [`Server`]. Its data comes from [`ServerBackend`], which the rest of the agent
+//! implements; the URLs of streams come from the runtime. It decides nothing about pods.
 //!
-//! [`Access`] decides which requests are served. Whether the agent is healthy is reported to every client.
+//! [`Access`] decides which requests are served. Every client may read the health of the agent.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,21 +22,21 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::metrics;
+use crate::observability::prometheus;
 
 pub mod access;
 mod certificate;
 mod checks;
 pub mod configz;
-mod find;
+mod find_container;
 mod log;
-mod measured;
+mod metrics;
 mod streams;
 #[cfg(test)]
 mod tests;
 
-use checks::Checks;
-use measured::Measured;
+use checks::HealthCheckMetrics;
+use metrics::ServerMetrics;
 
 pub use access::{API_SERVER, Access};
 pub use certificate::{Serving, ServingError};
@@ -44,45 +44,45 @@ pub use certificate::{Serving, ServingError};
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What the server is told by the rest of the agent. All of it is in memory but where it says otherwise.
-pub trait Answers: Send + Sync + 'static {
-    /// The pods of this node as the API has them, with the statuses that the agent knows.
+/// Data that the server gets from the rest of the agent. All of it is in memory unless noted.
+pub trait ServerBackend: Send + Sync + 'static {
+    /// Returns the pods of this node as the API has them, with the statuses that the agent knows.
     fn pods(&self) -> Vec<Value>;
 
-    /// One of them.
+    /// Returns one of these pods.
     fn pod(&self, namespace: &str, name: &str) -> Option<Value>;
 
-    /// The runtime's id of the sandbox of a pod, if it has one that is ready.
+    /// Returns the runtime's id of the pod's sandbox, if it has one that is ready.
     fn sandbox(&self, uid: &str) -> Option<String>;
 
-    /// The configuration in force, as a `KubeletConfiguration`.
+    /// Returns the effective configuration as a `KubeletConfiguration`.
     fn configuration(&self) -> Value;
 
-    /// See [`crate::metrics::Registry::render`].
+    /// See [`crate::observability::prometheus::Registry::render`].
     fn metrics(&self) -> String;
 
-    /// What is wrong with the agent, if anything is.
+    /// Returns the problem of the agent, if it is unhealthy.
     fn complaint(&self) -> Option<String> {
         None
     }
 
-    /// What else is told under a path, such as `/stats/summary`: its media type and text. This may be
-    /// waited for: it is looked up when somebody asks.
+    /// Returns the media type and text of another path, such as `/stats/summary`. It may take a while:
+    /// the data is measured on request.
     fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
         let _ = path;
         Box::pin(std::future::ready(None))
     }
 }
 
-/// A request that was understood, as far as its form goes.
-struct Asked {
+/// A request with a valid form.
+struct ServerRequest {
     method: Method,
     path: String,
     query: Vec<(String, String)>,
     headers: HeaderMap,
 }
 
-impl Asked {
+impl ServerRequest {
     fn parameter(&self, name: &str) -> &str {
         let found = self.query.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str()).unwrap_or_default()
@@ -93,7 +93,7 @@ impl Asked {
     }
 }
 
-/// What is answered instead of what was asked for. Its text is upstream's where there is one.
+/// An error response. Its text is upstream's where upstream has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
     status: StatusCode,
@@ -109,7 +109,7 @@ impl Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// What the runtime says.
+    /// Converts an error of the runtime.
     fn of_runtime(error: &cri::Error) -> Refusal {
         let status = match error.code {
             cri::Code::NotFound => StatusCode::NOT_FOUND,
@@ -133,15 +133,15 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
     Answer::from(response)
 }
 
-/// Answers for the agent on a socket.
+/// Serves the agent's API.
 #[derive(Clone)]
 pub struct Server {
-    answers: Arc<dyn Answers>,
+    backend: Arc<dyn ServerBackend>,
     runtime: Client,
     access: Access,
-    measured: Option<Measured>,
-    checks: Checks,
-    /// Once it serves: when to stop.
+    measured: Option<ServerMetrics>,
+    checks: HealthCheckMetrics,
+    /// Set while it serves: the signal to stop.
     stop: Option<watch::Receiver<bool>>,
 }
 
@@ -154,9 +154,9 @@ impl fmt::Debug for Server {
 impl Server {
     /// Serves the API server and administrators; see [`Server::open_to`] for others.
     #[must_use]
-    pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
-        let (access, checks) = (Access::default(), Checks::default());
-        Server { answers, runtime, access, measured: None, checks, stop: None }
+    pub fn new(backend: Arc<dyn ServerBackend>, runtime: Client) -> Server {
+        let (access, checks) = (Access::default(), HealthCheckMetrics::default());
+        Server { backend, runtime, access, measured: None, checks, stop: None }
     }
 
     /// Serves every client that `access` allows.
@@ -165,13 +165,13 @@ impl Server {
         Server { access, ..self }
     }
 
-    /// Counts what it is asked.
+    /// Counts requests in the metrics.
     #[must_use]
-    pub fn measured(self, registry: &metrics::Registry) -> Server {
-        Server { measured: Some(Measured::new(registry)), ..self }
+    pub fn measured(self, registry: &prometheus::Registry) -> Server {
+        Server { measured: Some(ServerMetrics::new(registry)), ..self }
     }
 
-    /// Returns a socket for the server. Without an authority no client has a certificate.
+    /// Returns a listener for the server. Without an authority no client can have a certificate.
     pub async fn bind(
         address: SocketAddr,
         certificate: &Pair,
@@ -181,9 +181,9 @@ impl Server {
         Server::bind_with(address, tls).await
     }
 
-    /// A socket that serves with material which can be replaced later.
+    /// Returns a listener whose TLS material can be replaced later.
     pub async fn bind_with(address: SocketAddr, tls: ServerTls) -> Result<Listener, ListenError> {
-        // A node has few callers, of which each has few connections.
+        // A node has few clients with few connections each.
         let limits = Limits {
             connections: 512,
             connections_per_client: 256,
@@ -195,7 +195,7 @@ impl Server {
         Listener::bind_with(address, tls, limits).await
     }
 
-    /// Serves until told to stop.
+    /// Serves until `stop` is true.
     pub async fn serve(mut self, listener: Listener, stop: watch::Receiver<bool>) {
         self.stop = Some(stop.clone());
         let handle = move |request: Inbound, client: Arc<https::Client>| {
@@ -206,46 +206,50 @@ impl Server {
     }
 
     async fn answer(&self, request: Inbound, client: &https::Client) -> Answer {
-        // No request has a body that means something.
+        // No request has a body with a meaning.
         let (parts, _) = request.into_parts();
         let path = parts.uri.path().to_owned();
-        let asked = Asked {
+        let request = ServerRequest {
             query: parameters(parts.uri.query().unwrap_or_default()),
             method: parts.method,
             headers: parts.headers,
             path,
         };
-        let begin = |measured: &Measured| measured.begin(&asked.method, &asked.path);
+        let begin = |measured: &ServerMetrics| measured.begin(&request.method, &request.path);
         let _under_way = self.measured.as_ref().map(begin);
-        match self.reply(&asked, client).await {
+        match self.reply(&request, client).await {
             Ok(answer) => answer,
             Err(refusal) => refusal.into(),
         }
     }
 
-    async fn reply(&self, asked: &Asked, client: &https::Client) -> Result<Answer, Refusal> {
-        let segments: Option<Vec<String>> = asked
+    async fn reply(
+        &self,
+        request: &ServerRequest,
+        client: &https::Client,
+    ) -> Result<Answer, Refusal> {
+        let segments: Option<Vec<String>> = request
             .path
             .split('/')
             .skip(1)
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
             .collect();
         let segments = segments.ok_or_else(|| Refusal::bad("the path is not UTF-8"))?;
-        // Names have none, and they become parts of file names and of messages.
+        // Names have no control characters, and become parts of file names and messages.
         if segments.iter().any(|segment| segment.contains(char::is_control)) {
             return Err(Refusal::bad("the path has control characters"));
         }
         let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        // A slash at the end means nothing.
+        // A trailing slash has no meaning.
         if segments.last() == Some(&"") {
             segments.pop();
         }
-        let reads = matches!(asked.method, Method::GET | Method::HEAD);
+        let reads = matches!(request.method, Method::GET | Method::HEAD);
         if let ["healthz"] | ["healthz", "log" | "ping" | "syncloop"] = *segments
             && reads
         {
-            let complaint = self.answers.complaint();
-            // Upstream records the checks of the whole, not those that are asked for by name.
+            let complaint = self.backend.complaint();
+            // Upstream records the checks of the whole endpoint, not those requested by name.
             if let ["healthz"] = *segments {
                 self.checks.observe(complaint.is_none());
             }
@@ -255,54 +259,55 @@ impl Server {
             };
         }
         let access = &self.access;
-        let user = access.check(&asked.method, &segments, &asked.headers, client.peer()).await?;
+        let user =
+            access.check(&request.method, &segments, &request.headers, client.peer()).await?;
         if !client.known_as(&user) {
             let text = format!("{user} has too many connections with requests under way");
             return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
         }
         match *segments {
             ["containerLogs", namespace, pod, container] if reads => {
-                self.logs(asked, namespace, pod, container).await
+                self.logs(request, namespace, pod, container).await
             }
             ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
-                self.exec(asked, namespace, pod, container).await
+                self.exec(request, namespace, pod, container).await
             }
             ["run", namespace, pod, container] | ["run", namespace, pod, _, container]
-                if asked.method == Method::POST =>
+                if request.method == Method::POST =>
             {
-                self.run(asked, namespace, pod, container).await
+                self.run(request, namespace, pod, container).await
             }
             ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
-                self.attach(asked, namespace, pod, container).await
+                self.attach(request, namespace, pod, container).await
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
-                self.port_forward(asked, namespace, pod).await
+                self.port_forward(request, namespace, pod).await
             }
-            ref path if reads => self.document(asked, &path.join("/")).await,
+            ref path if reads => self.document(request, &path.join("/")).await,
             _ => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")),
         }
     }
 
-    async fn document(&self, asked: &Asked, path: &str) -> Result<Answer, Refusal> {
-        let answers = &self.answers;
+    async fn document(&self, request: &ServerRequest, path: &str) -> Result<Answer, Refusal> {
+        let backend = &self.backend;
         let (media, text) = match path {
             "pods" => {
                 let list = json!({
-                    "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": answers.pods(),
+                    "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": backend.pods(),
                 });
                 (JSON, list.to_string())
             }
-            "runningpods" => (JSON, running(&answers.pods()).to_string()),
-            "configz" => (JSON, json!({"kubeletconfig": answers.configuration()}).to_string()),
-            "metrics" => (metrics::MEDIA_TYPE, answers.metrics()),
-            "metrics/slis" => (metrics::MEDIA_TYPE, self.checks.registry.render()),
-            _ => answers
+            "runningpods" => (JSON, running(&backend.pods()).to_string()),
+            "configz" => (JSON, json!({"kubeletconfig": backend.configuration()}).to_string()),
+            "metrics" => (prometheus::MEDIA_TYPE, backend.metrics()),
+            "metrics/slis" => (prometheus::MEDIA_TYPE, self.checks.registry.render()),
+            _ => backend
                 .document(&format!("/{path}"))
                 .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
-        if media == metrics::MEDIA_TYPE {
-            let accept = asked.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+        if media == prometheus::MEDIA_TYPE {
+            let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
             let (media, body) = https::exposition::negotiate(accept.unwrap_or_default(), text);
             return Ok(document(StatusCode::OK, media, body));
         }
@@ -322,15 +327,15 @@ fn parameters(query: &str) -> Vec<(String, String)> {
     pairs.collect()
 }
 
-/// Pods with containers that run, as far as names go.
+/// Returns the pods reduced to their running containers.
 fn running(pods: &[Value]) -> Value {
     let mut items = Vec::new();
     for pod in pods {
-        let images: HashMap<&str, &Value> = find::statuses(pod)
+        let images: HashMap<&str, &Value> = find_container::statuses(pod)
             .filter(|status| status["state"]["running"].is_object())
             .filter_map(|status| Some((status["name"].as_str()?, &status["imageID"])))
             .collect();
-        let containers: Vec<Value> = find::containers(pod)
+        let containers: Vec<Value> = find_container::containers(pod)
             .filter_map(|container| {
                 let name = container["name"].as_str()?;
                 let image = images.get(name)?;

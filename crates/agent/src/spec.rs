@@ -1,7 +1,7 @@
 //! Pods as the agent reads them from the API: [`Pod`], with every field it acts on.
 //!
 //! Read from objects an API server has defaulted and checked, so that a field that is missing has its
-//! zero value and nothing is checked again. Placement has a view of its own, `objects::pod`.
+//! zero value and nothing is checked again. `demand` sums requests and limits and gives the QoS class.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod container;
+pub(crate) mod demand;
 mod probe;
 mod security;
 mod volume;
@@ -34,14 +35,14 @@ pub use volume::{
 };
 
 pub type Labels = BTreeMap<String, String>;
-pub type Amounts = BTreeMap<String, Quantity>;
+pub type ResourceList = BTreeMap<String, Quantity>;
 
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Pod {
     pub metadata: Metadata,
     pub spec: PodSpec,
-    /// As it was last written, by whomever.
+    /// The status as last written by any client.
     pub status: Value,
 }
 
@@ -109,14 +110,14 @@ pub struct PodSpec {
     pub readiness_gates: Vec<ReadinessGate>,
     pub runtime_class_name: Option<String>,
     pub enable_service_links: Option<bool>,
-    pub overhead: Amounts,
+    pub overhead: ResourceList,
     pub os: Option<NameOnly>,
     pub resources: Option<Requirements>,
     pub resource_claims: Vec<PodResourceClaim>,
     pub qos_resources: Vec<QosResourceRequest>,
 }
 
-/// When containers that ended are started again.
+/// When containers that exited are restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 pub enum RestartPolicy {
     #[default]
@@ -125,7 +126,7 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// Where names are resolved.
+/// Source of the DNS configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum DnsPolicy {
     #[default]
@@ -169,7 +170,7 @@ pub struct ReadinessGate {
     pub condition_type: String,
 }
 
-/// A claim of dynamic resources: one that is there, or one that is made for the pod.
+/// A claim of dynamic resources: an existing one, or one that is created for the pod.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodResourceClaim {
@@ -178,7 +179,7 @@ pub struct PodResourceClaim {
     pub resource_claim_template_name: Option<String>,
 }
 
-/// Which of a pod's three lists a container is in.
+/// The list of the pod that a container is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Init,
@@ -189,7 +190,7 @@ pub enum Role {
 }
 
 impl Pod {
-    /// As if nobody had asked for classes of QoS resources.
+    /// Removes all requests for classes of QoS resources.
     pub fn forget_classes(&mut self) {
         let spec = &mut self.spec;
         spec.qos_resources.clear();
@@ -199,7 +200,7 @@ impl Pod {
         }
     }
 
-    /// All containers with their roles: init containers first, as they are written.
+    /// Returns all containers with their roles: init containers first, each list in its order.
     pub fn containers(&self) -> impl Iterator<Item = (Role, &Container)> {
         let init = self.spec.init_containers.iter().map(|container| {
             let role = if container.is_sidecar() { Role::Sidecar } else { Role::Init };
@@ -226,7 +227,7 @@ impl Pod {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Seconds between the request to end and the kill.
+    /// Returns the seconds between the termination signal and the kill.
     #[must_use]
     pub fn grace_seconds(&self) -> i64 {
         let asked = self.metadata.deletion_grace_period_seconds;
@@ -234,7 +235,7 @@ impl Pod {
     }
 }
 
-/// What the API server would have put in. Static pods come without it.
+/// The API server's default. Static pods have no default.
 const DEFAULT_GRACE: i64 = 30;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use placement::machine::Machine;
 use placement::topology::{Cpu, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
 
-/// A machine with a NUMA node for each of these amounts of memory, and so many CPUs on each.
+/// Returns a machine with one NUMA node for each of these amounts of memory, with this many CPUs on each.
 pub(crate) fn machine(os: OsName, cpus_each: u32, memory: &[u64]) -> Machine {
     let numas = (0..).map(NumaId).take(memory.len());
     let cpus = numas.clone().flat_map(|numa| {

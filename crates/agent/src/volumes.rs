@@ -1,22 +1,21 @@
-//! Directories, files and mounts of pods: [`Volumes`], and what is to be in them.
+//! Directories, files and mounts of pods: [`Volumes`], and their contents.
 //!
 //! ```text
-//!   Pod ──▶ references ──▶ (the API) ──▶ contents ──▶ Volumes::set_up ──▶ Mounted
+//!   Pod ──▶ references ──▶ (the API) ──▶ contents ──▶ Volumes::set_up ──▶ MountedVolumes
 //!             pure                         pure          rim: disk, mounts
 //! ```
 //!
-//! [`references`] says what a pod needs, [`contents`] what its volumes are to hold; both are pure.
-//! [`Volumes`] makes it so, as often as it is asked: what is right stays as it is, what changed is
-//! replaced in one step. Directories have the names they have under a kubelet. Its methods block. It
-//! neither fetches anything nor decides when; images are mounted by the runtime; and what a host path
-//! leads to is never removed.
+//! [`references`] returns the objects that a pod needs, [`contents`] the wanted contents of its volumes; both
+//! are pure. [`Volumes`] applies them, and can be called repeatedly: correct files stay, changed ones are
+//! replaced atomically. Directories have the kubelet's names. Its methods block. It does not fetch objects or
+//! schedule updates. The runtime mounts images. The target of a host path is never removed.
 
 use std::path::{Path, PathBuf};
 
 use host::os::mounts;
 use thiserror::Error;
 
-use crate::lower::LowerError;
+use crate::runtime::lower::LowerError;
 use crate::spec::{Pod, Projection, Volume};
 
 mod atomic;
@@ -29,7 +28,9 @@ mod references;
 mod set_up;
 mod tear_down;
 
-pub use contents::{Claim, Claims, Content, Contents, File, Medium, Sources, Tokens, contents};
+pub use contents::{
+    Claim, Claims, Content, Contents, File, Medium, Tokens, VolumeInputs, contents,
+};
 pub use excess::excess;
 pub use references::{Need, References, TokenKey, references};
 
@@ -41,34 +42,34 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Below `root`, `/var/lib/kubelet` with the kubelet. Where this process may not mount, memory
-    /// volumes are plain directories and a sub-path is found instead of bound; see
+    /// Uses the directory `root`, `/var/lib/kubelet` with the kubelet. If this process may not mount, memory
+    /// volumes are plain directories, and a sub-path is resolved instead of bind-mounted; see
     /// [`Volumes::can_mount`].
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Volumes {
         Volumes { root: root.into(), can_mount: mounts::can_mount() }
     }
 
-    /// The same where nothing is mounted even if it could be.
+    /// Never mounts, even if the process may.
     #[must_use]
     pub fn without_mounts(root: impl Into<PathBuf>) -> Volumes {
         Volumes { root: root.into(), can_mount: false }
     }
 
-    /// Below which everything is.
+    /// Returns the root directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Whether secrets are kept in memory, and sub-paths safe from whoever changes links meanwhile.
+    /// Returns true if secrets are in memory, and sub-paths are safe from concurrent changes of links.
     #[must_use]
     pub fn can_mount(&self) -> bool {
         self.can_mount
     }
 }
 
-/// Whose files a volume has.
+/// The source of a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilesKind {
     ConfigMap,
@@ -78,7 +79,7 @@ pub enum FilesKind {
 }
 
 impl FilesKind {
-    /// The directory of such volumes.
+    /// Returns the directory name of such volumes.
     fn plugin(self) -> &'static str {
         match self {
             FilesKind::ConfigMap => "kubernetes.io~configmap",
@@ -88,42 +89,44 @@ impl FilesKind {
         }
     }
 
-    /// Whether it never is on a disk.
+    /// Returns true if it is never on a disk.
     fn is_in_memory(self) -> bool {
         self != FilesKind::ConfigMap
     }
 }
 
-/// A volume of files as a list of sources: a projected one has many, the others one.
+/// A volume of files as a list of sources: a projected volume has many, the others one.
 struct Projections {
     kind: FilesKind,
     sources: Vec<Projection>,
     default_mode: Option<i32>,
 }
 
-/// The sources of a volume of files; `None` for other volumes.
+/// Returns the sources of a volume of files; `None` for other volumes.
 fn source_of(volume: &Volume) -> Option<Projections> {
-    if let Some(of) = &volume.config_map {
-        let source = Projection { config_map: Some(of.clone()), ..Projection::default() };
-        let (kind, default_mode) = (FilesKind::ConfigMap, of.default_mode);
+    if let Some(volume_source) = &volume.config_map {
+        let source =
+            Projection { config_map: Some(volume_source.clone()), ..Projection::default() };
+        let (kind, default_mode) = (FilesKind::ConfigMap, volume_source.default_mode);
         return Some(Projections { kind, sources: vec![source], default_mode });
     }
-    if let Some(of) = &volume.secret {
-        let source = Projection { secret: Some(of.into()), ..Projection::default() };
-        let (kind, default_mode) = (FilesKind::Secret, of.default_mode);
+    if let Some(volume_source) = &volume.secret {
+        let source = Projection { secret: Some(volume_source.into()), ..Projection::default() };
+        let (kind, default_mode) = (FilesKind::Secret, volume_source.default_mode);
         return Some(Projections { kind, sources: vec![source], default_mode });
     }
-    if let Some(of) = &volume.downward_api {
-        let source = Projection { downward_api: Some(of.clone()), ..Projection::default() };
-        let (kind, default_mode) = (FilesKind::DownwardApi, of.default_mode);
+    if let Some(volume_source) = &volume.downward_api {
+        let source =
+            Projection { downward_api: Some(volume_source.clone()), ..Projection::default() };
+        let (kind, default_mode) = (FilesKind::DownwardApi, volume_source.default_mode);
         return Some(Projections { kind, sources: vec![source], default_mode });
     }
-    let of = volume.projected.as_ref()?;
-    let (kind, default_mode) = (FilesKind::Projected, of.default_mode);
-    Some(Projections { kind, sources: of.sources.clone(), default_mode })
+    let volume_source = volume.projected.as_ref()?;
+    let (kind, default_mode) = (FilesKind::Projected, volume_source.default_mode);
+    Some(Projections { kind, sources: volume_source.sources.clone(), default_mode })
 }
 
-/// Why something of a pod's volumes could not be done. The texts of [`VolumeError::SetUp`] and
+/// The error of an operation on a pod's volumes. The texts of [`VolumeError::SetUp`] and
 /// [`VolumeError::Claim`] are upstream's messages of `FailedMount` events.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VolumeError {
@@ -146,18 +149,18 @@ pub enum VolumeError {
     SubPathBackwards(String),
     #[error(transparent)]
     SubPathExpr(LowerError),
-    #[error("{what} {name:?} cannot be the name of a directory")]
+    #[error("{what} {name:?} is not a valid directory name")]
     Name { what: &'static str, name: String },
     #[error("{step} {path}: {why}")]
     Io { step: &'static str, path: String, why: String },
     #[error(
-        "{0} is mounted inside the pod's directory by someone else; unmount it, and the directory \
-         will be removed"
+        "{0} is mounted inside the pod's directory by another process; unmount it so that the \
+         directory can be removed"
     )]
     ForeignMount(PathBuf),
 }
 
-/// What is wrong with a volume, in upstream's words where it has some.
+/// The problem of a volume, with upstream's text where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
     #[error("configmap {0:?} not found")]
@@ -207,7 +210,7 @@ pub enum Problem {
     Io { step: &'static str, path: String, why: String },
 }
 
-/// Why a claim cannot be used, in upstream's words.
+/// The reason why a claim cannot be used, with upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ClaimFault {
     #[error("failed to fetch PVC from API server: persistentvolumeclaims {name:?} not found")]
@@ -221,7 +224,7 @@ pub enum ClaimFault {
 }
 
 impl Problem {
-    /// As the event of this volume has it.
+    /// Converts the problem to the error of this volume.
     fn of(self, volume: &str) -> VolumeError {
         let volume = volume.to_owned();
         match self {
@@ -231,7 +234,7 @@ impl Problem {
     }
 }
 
-/// An error of the system as upstream writes it: a sentence inside another.
+/// Formats a system error as upstream does, as a part of a sentence.
 fn words(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
@@ -242,7 +245,7 @@ fn words(error: &std::io::Error) -> String {
     }
 }
 
-/// The group that owns a pod's volumes.
+/// Returns the group that owns a pod's volumes.
 fn fs_group(pod: &Pod) -> Option<u32> {
     pod.spec.security_context.fs_group.and_then(|group| u32::try_from(group).ok())
 }

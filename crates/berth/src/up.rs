@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::agent::{Agent, Leave};
-use agent::hands::Hands;
-use agent::node::{EVERY_ADDRESS, Given, describe};
+use agent::agent::{Agent, ShutdownMode};
+use agent::context::AgentContext;
+use agent::node::{EVERY_ADDRESS, NodeOptions, describe};
 use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};
 use https::{Clock, Listener, ServerTls};
@@ -56,7 +56,7 @@ pub struct Node {
 impl Node {
     /// Starts the control plane, and gets the agent ready.
     pub async fn start(settings: &Settings) -> Result<Node> {
-        let given = Given { name: settings.node_name.clone(), ..Given::default() };
+        let given = NodeOptions { name: settings.node_name.clone(), ..NodeOptions::default() };
         let mut node = describe(settings.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let mut control = settings.server.clone();
@@ -100,8 +100,8 @@ impl Node {
 
     /// What the agent works with.
     #[must_use]
-    pub fn hands(&self) -> Arc<Hands> {
-        self.agent.hands()
+    pub fn context(&self) -> Arc<AgentContext> {
+        self.agent.context()
     }
 
     #[must_use]
@@ -115,27 +115,36 @@ impl Node {
         self.agent_address
     }
 
-    /// Runs until told to stop: the agent first, as it has something to tell the API to the last.
-    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) {
-        let (leave, leaving) = watch::channel(None);
-        let agent = tokio::spawn(self.agent.run(leaving));
+    /// Runs until it is stopped: the agent ends first, because it writes to the API until its end. Returns the
+    /// error of an agent that failed.
+    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) -> Result<()> {
+        let (mode, leaving) = watch::channel(None);
+        let mut agent = tokio::spawn(self.agent.run(leaving));
         let (end, ends) = watch::channel(false);
         let ending = async {
-            let pods = stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods);
-            leave.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
-            // One that failed has nothing to tell.
-            let _ = agent.await;
+            let stopped =
+                async { stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods) };
+            let ended = tokio::select! {
+                pods = stopped => {
+                    mode.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
+                    (&mut agent).await
+                }
+                // Without its agent the node ends too.
+                ended = &mut agent => ended,
+            };
             end.send_replace(true);
+            ended
         };
-        tokio::join!(self.server.serve(ends), ending);
+        let ((), ended) = tokio::join!(self.server.serve(ends), ending);
+        Ok(ended.context("the agent failed")??)
     }
 }
 
-impl From<Pods> for Leave {
-    fn from(pods: Pods) -> Leave {
+impl From<Pods> for ShutdownMode {
+    fn from(pods: Pods) -> ShutdownMode {
         match pods {
-            Pods::RunOn => Leave::PodsRunOn,
-            Pods::Stop => Leave::StopPods,
+            Pods::RunOn => ShutdownMode::LeavePodsRunning,
+            Pods::Stop => ShutdownMode::StopPods,
         }
     }
 }
@@ -163,7 +172,7 @@ pub struct Joined {
 impl Joined {
     /// Gets the agent ready, and returns it with the address that it listens on.
     pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
-        let given = Given { name: self.node_name, ..Given::default() };
+        let given = NodeOptions { name: self.node_name, ..NodeOptions::default() };
         let mut node = describe(self.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let mut names = vec![node.name.clone()];

@@ -1,14 +1,14 @@
-//! Reclaiming what runs short: [`keep`] watches the machine and the disk pods use, throws away images that
-//! nobody needs, and has pods evicted, one at a time.
+//! Reclaims memory and disk: [`keep`] watches the machine and the disk usage of pods, removes unused images
+//! and evicts pods, one at a time.
 //!
 //! ```text
 //!   eviction::watch ──▶ pressure ──▶ node, admission
-//!          └──▶ order ──▶ images that nobody uses ──nothing freed──▶ one pod, until it is gone
-//!   every 10 s: pods over limits of their own ──▶ evicted          every 5 min: images by age and disk
+//!          └──▶ order ──▶ unused images ──nothing freed──▶ one pod, until it is gone
+//!   every 10 s: pods over their own limits ──▶ evicted          every 5 min: images by age and disk
 //! ```
 //!
-//! What is to be done is decided by `eviction` and `gc`. While nothing is short only the machine itself is
-//! looked at, and of pods those alone that have a limit to break.
+//! `eviction` and `gc` decide. While nothing runs short, only the machine and the pods with limits of their
+//! own are measured.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,35 +23,37 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Happening;
-use crate::admit;
-use crate::cgroups::PodCgroups;
-use crate::events::Told;
-use crate::eviction::{
-    self, Asked, Eviction, PodUsage, Reclaim, Usage, Victim, collect, over_limit, victim,
-};
-use crate::gc::{self, ImageDisk, ImagePolicy};
-use crate::hands::Hands;
+use super::AgentMessage;
+use crate::admission;
+use crate::context::AgentContext;
 use crate::node::{self, Description, Image, Pressure};
+use crate::observability::error_log::ErrorLog;
+use crate::observability::events::AgentEvent;
+use crate::pods::worker::Termination;
+use crate::reclaim::eviction::{
+    self, Eviction, PodUsage, Reclaim, Usage, UsageQuery, Victim, collect, over_limit, victim,
+};
+use crate::reclaim::gc::{self, ImageDisk, ImagePolicy};
+use crate::runtime::cgroups::PodCgroups;
 use crate::spec::Pod;
-use crate::status::End;
-use crate::worker::Ending;
+use crate::status::TerminationCause;
+use crate::supervisor::millis;
 
-/// Between two looks at what pods use of the disk. Upstream's figure.
+/// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
-/// Between two looks at images. Upstream's figure.
+/// Interval between two image collections. Upstream's value.
 const IMAGES_EVERY: Duration = Duration::from_secs(5 * 60);
-/// How long to wait for an evicted pod beyond its grace. Upstream's figure.
+/// Time to wait for an evicted pod after its grace period. Upstream's value.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two questions to a runtime that does not answer.
+/// Interval between two requests to a runtime that does not answer.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What reclaiming goes by.
-#[derive(Debug)]
+/// Inputs of reclaiming.
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     node: String,
     root: PathBuf,
-    limits: Vec<eviction::Limit>,
+    limits: Vec<eviction::EvictionThreshold>,
     of_node: node::Settings,
 }
 
@@ -66,9 +68,9 @@ impl Settings {
     }
 }
 
-/// Admission goes by the pressure that is told.
-pub(super) async fn tell_admission(
-    node: Arc<RwLock<admit::Node>>,
+/// Sends the reported pressure to admission.
+pub(super) async fn update_admission(
+    node: Arc<RwLock<admission::Node>>,
     mut pressure: watch::Receiver<Pressure>,
 ) {
     loop {
@@ -89,20 +91,20 @@ fn names(pressure: Pressure) -> Vec<String> {
     all.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Goes on for as long as it is polled.
-pub(super) async fn keep(
-    hands: Arc<Hands>,
+/// Runs as long as it is polled.
+pub(super) async fn run(
+    context: Arc<AgentContext>,
     settings: Settings,
     pressure: watch::Sender<Pressure>,
-    happened: mpsc::UnboundedSender<Happening>,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
-    let images = place_of_images(&hands.runtime).await.unwrap_or_else(|| settings.root.clone());
+    let images = place_of_images(&context.runtime).await.unwrap_or_else(|| settings.root.clone());
     let image_disk = differ(&settings.root, &images);
     let places = eviction::Places { root: settings.root.clone(), images: images.clone() };
     let transition = settings.of_node.pressure_transition;
     let eviction = Eviction::new(settings.limits.clone(), transition, image_disk);
     let (order, orders) = mpsc::channel(1);
-    let cgroups = hands.cgroups.clone();
+    let cgroups = context.cgroups.clone();
     let of_pods = move || {
         let used = cgroups.as_ref().and_then(PodCgroups::used_by_all);
         used.as_ref().map(eviction::left_of_share).unwrap_or_default()
@@ -111,46 +113,60 @@ pub(super) async fn keep(
     let reclaimer = Reclaimer {
         began: Instant::now(),
         known: gc::Images::default(),
-        hands,
+        usage_errors: ErrorLog::default(),
+        image_errors: ErrorLog::default(),
+        context,
         settings,
         images,
         image_disk,
-        happened,
+        messages,
     };
     tokio::join!(watching, reclaimer.run(orders));
 }
 
-/// Where the runtime keeps images, asked until it answers; `None` if it does not know or the place is
-/// nowhere here.
+/// Returns the directory of the runtime's images, or `None` if the runtime does not report one that
+/// exists here. Asks until the runtime answers.
 async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
+    let mut errors = ErrorLog::default();
     let answer = loop {
         match runtime.call(v1::ImageFsInfoRequest::default()).await {
             Ok(answer) => break answer,
             Err(error) if error.is_unimplemented() => return None,
-            Err(_) => tokio::time::sleep(AGAIN).await,
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(AGAIN);
+                    warn!(%error, retry_in_ms, "failed to read the runtime's image file system");
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     };
+    if let Some(failures) = errors.recovered() {
+        info!(failures, "read the runtime's image file system");
+    }
     let first = answer.image_filesystems.into_iter().next()?;
     let path = PathBuf::from(first.fs_id?.mountpoint);
     path.exists().then_some(path)
 }
 
-/// Whether two places are on file systems of their own.
+/// Returns true if two paths are on different file systems.
 fn differ(one: &Path, other: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|of| owners::identity(&of).0);
     matches!((device(one), device(other)), (Ok(one), Ok(other)) if one != other)
 }
 
 struct Reclaimer {
-    hands: Arc<Hands>,
+    context: Arc<AgentContext>,
     settings: Settings,
-    /// Where images are.
+    /// The directory of images.
     images: PathBuf,
-    /// Whether that is a file system of their own.
+    /// True if images have a file system of their own.
     image_disk: bool,
     began: Instant,
     known: gc::Images,
-    happened: mpsc::UnboundedSender<Happening>,
+    usage_errors: ErrorLog,
+    image_errors: ErrorLog,
+    messages: mpsc::UnboundedSender<AgentMessage>,
 }
 
 impl Reclaimer {
@@ -161,14 +177,14 @@ impl Reclaimer {
             timer
         };
         let (mut storage, mut images) = (timer(STORAGE_EVERY), timer(IMAGES_EVERY));
-        // What is on the disk now is known from now on.
+        // Images that are on the disk now count as detected now.
         self.look_at_images().await;
         loop {
             tokio::select! {
                 order = orders.recv() => {
                     let Some(order) = order else { return };
                     self.reclaim(&order).await;
-                    // One that was given meanwhile is out of date.
+                    // An order that arrived in the meantime is out of date.
                     let _ = orders.try_recv();
                 }
                 _ = storage.tick(), if self.settings.of_node.local_storage_isolation => {
@@ -180,15 +196,15 @@ impl Reclaimer {
     }
 
     fn active(&self) -> Arc<Vec<Arc<Pod>>> {
-        Arc::clone(&self.hands.active.borrow())
+        Arc::clone(&self.context.active.borrow())
     }
 
-    /// Frees something of what is short.
+    /// Frees some of the resource that runs short.
     async fn reclaim(&mut self, order: &Reclaim) {
-        warn!(resource = order.resource, signal = %order.signal, "the node runs short");
-        let told = Told::ReclaimsFor { resource: order.resource.to_owned() };
-        self.hands.recorder.node(&self.settings.node, told);
-        // What that does is to be seen before anybody goes.
+        warn!(resource = order.resource, signal = %order.signal, "eviction threshold met");
+        let told = AgentEvent::ReclaimsFor { resource: order.resource.to_owned() };
+        self.context.recorder.node(&self.settings.node, told);
+        // Let the removal take effect before a pod is evicted.
         if order.collect_garbage && self.remove_unused(u64::MAX).await > 0 {
             return;
         }
@@ -198,11 +214,11 @@ impl Reclaimer {
             order.signal,
             EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable
         );
-        let asked = Asked { runtime: true, disk: !memory && !processes, processes };
-        let usages = match collect(&self.hands, &pods, asked).await {
+        let asked = UsageQuery { runtime: true, disk: !memory && !processes, processes };
+        let usages = match collect(&self.context, &pods, asked).await {
             Ok(usages) => usages,
             Err(error) => {
-                warn!(%error, "what pods use cannot be told; none is evicted");
+                warn!(%error, "failed to read pod usage; skipping eviction");
                 return;
             }
         };
@@ -214,42 +230,51 @@ impl Reclaimer {
                 let disruption = Some(victim.message.clone());
                 self.evict(victim, disruption).await;
             }
-            None => warn!(resource = order.resource, "there is no pod that may be evicted"),
+            None => warn!(resource = order.resource, "no pod can be evicted"),
         }
     }
 
-    /// Pods that use more of the disk than they may.
-    async fn check_storage(&self) {
+    /// Evicts pods that exceed their limits of disk usage.
+    async fn check_storage(&mut self) {
         let limited = |pod: &&Arc<Pod>| has_storage_limit(pod);
         let pods: Vec<Arc<Pod>> = self.active().iter().filter(limited).cloned().collect();
         if pods.is_empty() {
             return;
         }
         let runtime = pods.iter().any(|pod| has_ephemeral_limit(pod));
-        let asked = Asked { runtime, disk: true, processes: false };
-        let usages = match collect(&self.hands, &pods, asked).await {
+        let asked = UsageQuery { runtime, disk: true, processes: false };
+        let usages = match collect(&self.context, &pods, asked).await {
             Ok(usages) => usages,
-            Err(_) => return,
+            Err(error) => {
+                if self.usage_errors.failed(&error) {
+                    let retry_in_ms = millis(STORAGE_EVERY);
+                    warn!(%error, retry_in_ms, "failed to read the disk usage of pods with limits");
+                }
+                return;
+            }
         };
+        if let Some(failures) = self.usage_errors.recovered() {
+            info!(failures, "read the disk usage of pods with limits again");
+        }
         let used = with_usage(&pods, |pod| usages.get(&pod.metadata.uid).cloned());
         for victim in over_limit(&used, self.image_disk) {
             self.evict(victim, None).await;
         }
     }
 
-    /// Has a pod ended, and waits until it has given back what it had.
+    /// Evicts a pod and waits until it has released its resources.
     async fn evict(&self, victim: Victim, disruption: Option<String>) {
         let Victim { pod_uid, message, grace_seconds } = victim;
-        info!(pod = pod_uid, why = message, "evicted");
-        let end = End { reason: "Evicted".to_owned(), message, disruption };
-        let ending = Ending { end, grace: Some(grace_seconds) };
-        if self.happened.send(Happening::Evict(pod_uid.clone(), ending)).is_err() {
+        info!(pod = pod_uid, why = message, "evicted a pod");
+        let cause = TerminationCause { reason: "Evicted".to_owned(), message, disruption };
+        let termination = Termination { cause, grace: Some(grace_seconds) };
+        if self.messages.send(AgentMessage::Evict(pod_uid.clone(), termination)).is_err() {
             return;
         }
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
-        let mut active = self.hands.active.subscribe();
+        let mut active = self.context.active.subscribe();
         let gone = |pods: &Arc<Vec<Arc<Pod>>>| !pods.iter().any(|pod| pod.metadata.uid == pod_uid);
-        // One that takes longer is not waited for: others may have to go.
+        // After that time the next pod may be evicted.
         let _ = tokio::time::timeout(grace + PATIENCE, active.wait_for(gone)).await;
     }
 
@@ -261,21 +286,38 @@ impl Reclaimer {
         ImagePolicy::of(&self.settings.of_node)
     }
 
-    /// Takes note of images and of who uses them: when that was, if it was possible. What is in use then
-    /// is in use for a choice of that time, and for no later one.
+    /// Records the images and which of them are in use, and returns the time of the record, or `None` if
+    /// the runtime failed. A selection of images is valid only for that time.
     async fn look_at_images(&mut self) -> Option<gc::Millis> {
-        let (images, used, sandbox) = seen(&self.hands.runtime).await.ok()?;
+        let (images, used, sandbox) = match seen(&self.context.runtime).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                if self.image_errors.failed(&error) {
+                    warn!(%error, "failed to list the images in use; no image is removed");
+                }
+                return None;
+            }
+        };
+        if let Some(failures) = self.image_errors.recovered() {
+            info!(failures, "listed the images in use again");
+        }
         let now = self.now();
         self.known.note(&images, &used, &sandbox, now);
         Some(now)
     }
 
-    /// Images that nobody has used for long, and as many as it takes when the disk fills up.
+    /// Removes images that were unused for long, and more of them when the disk is almost full.
     async fn collect_images(&mut self) {
         let Some(now) = self.look_at_images().await else { return };
         let policy = self.policy();
         self.remove(self.known.expired(&policy, now)).await;
-        let Ok(disk) = system::file_system(&self.images) else { return };
+        let disk = match system::file_system(&self.images) {
+            Ok(disk) => disk,
+            Err(error) => {
+                let path = self.images.display();
+                return warn!(%path, %error, "failed to measure the file system of images");
+            }
+        };
         let disk = ImageDisk { capacity: disk.capacity, available: disk.available };
         let wanted = disk.to_free(&policy);
         if wanted == 0 {
@@ -284,29 +326,33 @@ impl Reclaimer {
         let freed = self.remove_unused(wanted).await;
         if freed < wanted {
             let error = gc::not_enough(wanted, freed);
-            self.hands.recorder.node(&self.settings.node, Told::FreeDiskSpaceFailed { error });
+            self.context
+                .recorder
+                .node(&self.settings.node, AgentEvent::FreeDiskSpaceFailed { error });
         }
     }
 
-    /// Removes images that nobody uses until so many bytes are free. How many that were.
+    /// Removes unused images until `bytes` are free. Returns how many bytes were freed.
     async fn remove_unused(&mut self, bytes: u64) -> u64 {
         let Some(now) = self.look_at_images().await else { return 0 };
         let chosen = self.known.free(bytes, &self.policy(), now);
         self.remove(chosen).await
     }
 
-    async fn remove(&self, chosen: gc::Chosen) -> u64 {
+    async fn remove(&self, chosen: gc::ImagesToRemove) -> u64 {
         let mut removed = 0_u64;
         for (id, bytes) in chosen.images {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
-            match self.hands.runtime.call(v1::RemoveImageRequest { image: Some(image) }).await {
+            match self.context.runtime.call(v1::RemoveImageRequest { image: Some(image) }).await {
                 Ok(_) => {
-                    info!(image = id, bytes, "image removed");
+                    info!(image = id, bytes, "removed an image");
                     removed = removed.saturating_add(bytes);
                 }
                 Err(error) => {
                     let error = format!("{id}: {error}");
-                    self.hands.recorder.node(&self.settings.node, Told::ImageGcFailed { error });
+                    self.context
+                        .recorder
+                        .node(&self.settings.node, AgentEvent::ImageGcFailed { error });
                 }
             }
         }
@@ -314,7 +360,7 @@ impl Reclaimer {
     }
 }
 
-/// Images, the names by which containers use some, and the image of sandboxes.
+/// Returns the images, the names of the images in use, and the sandbox image.
 async fn seen(runtime: &cri::Client) -> Result<(Vec<Image>, BTreeSet<String>, String), cri::Error> {
     let images = runtime.call(v1::ListImagesRequest::default()).await?.images;
     let containers = runtime.call(v1::ListContainersRequest::default()).await?.containers;
@@ -327,7 +373,8 @@ async fn seen(runtime: &cri::Client) -> Result<(Vec<Image>, BTreeSet<String>, St
     Ok((images.into_iter().map(Image::from).collect(), used, sandbox_image(&status)))
 }
 
-/// What containerd says of its configuration. Newer runtimes pin the image, which serves as well.
+/// Returns the sandbox image from containerd's configuration. Newer runtimes pin it instead, which has
+/// the same effect.
 fn sandbox_image(status: &v1::StatusResponse) -> String {
     let config = status.info.get("config").and_then(|text| serde_json::from_str(text).ok());
     let config: serde_json::Value = config.unwrap_or_default();
@@ -384,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_of_sandboxes_is_where_containerd_says_it() {
+    fn the_sandbox_image_is_read_from_containerds_status() {
         let mut status = v1::StatusResponse::default();
         assert_eq!(sandbox_image(&status), "");
         let config = json!({"sandboxImage": "registry/pause:3.6"}).to_string();

@@ -1,8 +1,7 @@
-//! What is to be written: [`of_status`] and [`of_metadata`], patches from what the API has to what it
-//! should have, or nothing.
+//! Patches from the Node object in the API to the wanted one: [`of_status`] and [`of_metadata`], or nothing.
 //!
-//! Only what differs is in a patch, so that other writers keep what they wrote to the node: conditions,
-//! labels, annotations, extended resources.
+//! A patch has only the differences, so that conditions, labels, annotations and extended resources of other writers
+//! are kept.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::list;
 use super::object::OWN_LABELS;
 
-/// The part of a Node that changes with `wanted`: a strategic merge patch for its status. Heartbeats
-/// are no difference; `anyway` writes the conditions for their sake.
+/// Returns a strategic merge patch for the status of a Node. A heartbeat alone is not a difference;
+/// `anyway` writes the conditions for it.
 pub(super) fn of_status(has: &Value, wanted: &Value, anyway: bool) -> Option<Value> {
     let mut patch = Map::new();
     let wanted = &with_extended_resources(has, wanted);
@@ -23,7 +22,7 @@ pub(super) fn of_status(has: &Value, wanted: &Value, anyway: bool) -> Option<Val
             "conditions" => None,
             _ if has == wanted => None,
             "capacity" | "allocatable" => Some(amounts(has, wanted)),
-            // Lists that are merged by key would keep what has gone.
+            // Lists that are merged by key would keep entries that are gone.
             "addresses" => {
                 let mut all = vec![json!({"$patch": "replace"})];
                 all.extend_from_slice(list(wanted));
@@ -38,7 +37,7 @@ pub(super) fn of_status(has: &Value, wanted: &Value, anyway: bool) -> Option<Val
         };
         patch.extend(changed.map(|changed| (field.clone(), changed)));
     }
-    // What a runtime no longer tells goes.
+    // Fields that a runtime no longer reports are removed.
     for field in ["runtimeHandlers", "features", "qosResources", "declaredFeatures"] {
         if !has[field].is_null() && wanted[field].is_null() {
             patch.insert(field.to_owned(), Value::Null);
@@ -56,8 +55,8 @@ fn conditions_differ(has: &Value, wanted: &Value) -> bool {
     })
 }
 
-/// A status that keeps the extended resources of other writers, as upstream does: their capacity as it is,
-/// all of it allocatable. One that is only allocatable goes.
+/// Returns a status that keeps the extended resources of other writers, as upstream does: their capacity
+/// is unchanged and all of it is allocatable. A resource that is only allocatable is removed.
 fn with_extended_resources(has: &Value, wanted: &Value) -> Value {
     let mut all = wanted.clone();
     for (name, amount) in has["capacity"].as_object().into_iter().flatten() {
@@ -72,8 +71,8 @@ fn with_extended_resources(has: &Value, wanted: &Value) -> Value {
     all
 }
 
-/// The amounts that change; those that have gone, such as huge pages of a size that the kernel no longer
-/// has, are null.
+/// Returns the amounts that change. Amounts that are gone, such as huge pages of a size that the kernel
+/// no longer has, are null.
 fn amounts(has: &Value, wanted: &Value) -> Value {
     let mut patch = Map::new();
     for (name, amount) in wanted.as_object().into_iter().flatten() {
@@ -89,7 +88,7 @@ fn amounts(has: &Value, wanted: &Value) -> Value {
     patch.into()
 }
 
-/// A merge patch for labels and annotations.
+/// Returns a merge patch for labels and annotations.
 pub(super) fn of_metadata(
     has: &Value,
     labels: &BTreeMap<String, String>,

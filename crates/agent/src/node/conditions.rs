@@ -1,35 +1,35 @@
-//! Conditions of the node: [`conditions`], with upstream's reasons, messages and rules of time.
+//! Conditions of the node: [`conditions`], with upstream's reasons, messages and times.
 //!
-//! A condition's transition time is that of its last change of status; the heartbeat that of the last
-//! report. Conditions that others have put there are not ours and are not returned.
+//! The transition time is that of the last change of status, the heartbeat that of the last report. Conditions of other
+//! writers are not returned.
 
 use serde_json::{Value, json};
 
 use super::{Pressure, list};
-use crate::events::NodeIs;
+use crate::observability::events::NodeChange;
 
-/// Ours, and what is to be told of them.
+/// The agent's conditions, and the events to record for them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conditions {
     pub conditions: Vec<Value>,
-    pub told: Vec<NodeIs>,
+    pub changes: Vec<NodeChange>,
 }
 
-/// A condition, its reason and message, and what is told when it comes to be so.
+/// A condition with its reason and message, and the event of its change.
 struct Condition {
     kind: &'static str,
     status: bool,
     reason: &'static str,
     message: String,
-    is: NodeIs,
+    is: NodeChange,
 }
 
 fn all(pressure: Pressure, problems: &[String]) -> [Condition; 4] {
-    let of = |kind, status: bool, yes: (&'static str, &str, NodeIs), no: (_, _, _)| {
+    let of = |kind, status: bool, yes: (&'static str, &str, NodeChange), no: (_, _, _)| {
         let (reason, message, is) = if status { yes } else { no };
         Condition { kind, status, reason, message: message.to_owned(), is }
     };
-    // What several have to say is written as Go writes a list of errors.
+    // Several errors are formatted as Go formats a list of errors.
     let trouble = match problems {
         [one] => one.clone(),
         several => format!("[{}]", several.join(", ")),
@@ -41,19 +41,23 @@ fn all(pressure: Pressure, problems: &[String]) -> [Condition; 4] {
             (
                 "KubeletHasInsufficientMemory",
                 "kubelet has insufficient memory available",
-                NodeIs::InsufficientMemory,
+                NodeChange::InsufficientMemory,
             ),
             (
                 "KubeletHasSufficientMemory",
                 "kubelet has sufficient memory available",
-                NodeIs::SufficientMemory,
+                NodeChange::SufficientMemory,
             ),
         ),
         of(
             "DiskPressure",
             pressure.disk,
-            ("KubeletHasDiskPressure", "kubelet has disk pressure", NodeIs::DiskPressure),
-            ("KubeletHasNoDiskPressure", "kubelet has no disk pressure", NodeIs::NoDiskPressure),
+            ("KubeletHasDiskPressure", "kubelet has disk pressure", NodeChange::DiskPressure),
+            (
+                "KubeletHasNoDiskPressure",
+                "kubelet has no disk pressure",
+                NodeChange::NoDiskPressure,
+            ),
         ),
         of(
             "PIDPressure",
@@ -61,26 +65,26 @@ fn all(pressure: Pressure, problems: &[String]) -> [Condition; 4] {
             (
                 "KubeletHasInsufficientPID",
                 "kubelet has insufficient PID available",
-                NodeIs::InsufficientPids,
+                NodeChange::InsufficientPids,
             ),
             (
                 "KubeletHasSufficientPID",
                 "kubelet has sufficient PID available",
-                NodeIs::SufficientPids,
+                NodeChange::SufficientPids,
             ),
         ),
         of(
             "Ready",
             problems.is_empty(),
-            ("KubeletReady", "kubelet is posting ready status", NodeIs::Ready),
-            ("KubeletNotReady", &trouble, NodeIs::NotReady),
+            ("KubeletReady", "kubelet is posting ready status", NodeChange::Ready),
+            ("KubeletNotReady", &trouble, NodeChange::NotReady),
         ),
     ]
 }
 
-/// The conditions at `now`, after those the API has. `problems` keep the node from being ready;
-/// `first` is whether this agent has not reported before: then it tells what pressure there is, as
-/// the kubelet does at its start.
+/// Returns the conditions at `now`, given those in the API. `problems` keep the node from being ready.
+/// `first` is true for the first report of this agent, which records events for existing pressure, as the
+/// kubelet does at its start.
 #[must_use]
 pub fn conditions(
     before: &Value,
@@ -89,16 +93,16 @@ pub fn conditions(
     now: &str,
     first: bool,
 ) -> Conditions {
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     let conditions = all(pressure, problems).into_iter().map(|condition| {
         let Condition { kind, status, reason, message, is } = condition;
         let status = if status { "True" } else { "False" };
         let old = list(before).iter().find(|old| old["type"] == kind);
         let same = old.is_some_and(|old| old["status"] == status);
         let changed = old.is_some() && !same;
-        // A node that appears for the first time is not told to have become what it is.
+        // A new node has no event for becoming what it is.
         if changed || (first && kind != "Ready") {
-            told.push(is);
+            changes.push(is);
         }
         let since = old.filter(|_| same).and_then(|old| old["lastTransitionTime"].as_str());
         json!({
@@ -111,5 +115,5 @@ pub fn conditions(
         })
     });
     let conditions = conditions.collect();
-    Conditions { conditions, told }
+    Conditions { conditions, changes }
 }

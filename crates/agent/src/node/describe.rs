@@ -1,7 +1,7 @@
-//! This machine as a node: [`describe`] asks it once, when the agent starts.
+//! This machine as a node: [`describe`] reads it once, when the agent starts.
 //!
-//! What the configuration does not say, such as the node's name, comes from the command line as
-//! [`Given`] or from the machine. Waits for the resolver.
+//! Values that the configuration does not have, such as the node's name, come from the command line as
+//! [`NodeOptions`] or from the machine. Waits for the resolver.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,25 +13,25 @@ use objects::pod::OsName;
 use objects::rules::names::dns_subdomain;
 
 use super::{Description, Settings, SettingsError, architecture};
-use crate::fetch::VERSION;
+use crate::runtime::fetch::VERSION;
 
-/// What can be said otherwise than in the configuration.
+/// Values from outside the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Given {
-    /// Instead of the machine's own name.
+pub struct NodeOptions {
+    /// Replaces the machine's host name.
     pub name: Option<String>,
     pub addresses: Vec<IpAddr>,
     pub labels: BTreeMap<String, String>,
 }
 
-/// What schedulers and API servers go by, in order: a pod that needs one of these is not given a node that
-/// does not declare it. Upstream's other ones are not declared: what they stand for is not done here, or
-/// is not shown to be done in full.
+/// Features for schedulers and API servers, sorted: a pod that needs one of them is not bound to a node
+/// that does not declare it. Upstream's other features are not declared, because they are not implemented
+/// here or not proved to be complete.
 const DECLARED_FEATURES: [&str; 2] =
     ["InPlacePodLevelResourcesVerticalScaling", "RestartAllContainersOnContainerExits"];
 
-/// The node's name: the one that is given, or the machine's own, in lower case as upstream has it. An API
-/// server refuses a node whose name is not a DNS subdomain, so other names are refused here.
+/// Returns the node's name: the given one, or the machine's host name, in lower case as upstream. Names
+/// that are not DNS subdomains are refused here, because an API server refuses them.
 pub fn node_name(given: Option<&str>, hostname: &str) -> Result<String, SettingsError> {
     let name = given.unwrap_or(hostname).trim().to_lowercase();
     match dns_subdomain(&name).first() {
@@ -47,8 +47,11 @@ pub fn node_name(given: Option<&str>, hostname: &str) -> Result<String, Settings
     }
 }
 
-/// Describes this machine. One without a network has no address, and is told without.
-pub fn describe(config: KubeletConfig, given: Given) -> Result<Description, Vec<SettingsError>> {
+/// Describes this machine. A machine without a network has no address.
+pub fn describe(
+    config: KubeletConfig,
+    given: NodeOptions,
+) -> Result<Description, Vec<SettingsError>> {
     let settings = Settings::of(&config)?;
     let identity = system::identity();
     let name = node_name(given.name.as_deref(), &identity.hostname).map_err(|error| vec![error])?;

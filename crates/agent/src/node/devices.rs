@@ -1,7 +1,7 @@
-//! Resources of device plug-ins that registered with a kubelet on this node: [`former_devices`].
+//! Resources of device plugins that registered with a kubelet on this node: [`former_devices`].
 //!
-//! Device plug-ins are not served. Their resources are reported with an amount of zero, as the kubelet does for
-//! plug-ins that have gone: pods may still hold them, and no other pod is to be given any.
+//! Device plugins are not served. Their resources are reported with an amount of zero, as the kubelet does for plugins
+//! that are gone: pods may still hold them, and no other pod may get any.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::Devices;
 
-/// The kubelet's file of device plug-ins, below its root directory.
+/// The kubelet's checkpoint of device plugins, below its root directory.
 const CHECKPOINT: &str = "device-plugins/kubelet_internal_checkpoint";
 
-/// Returns the resources that a kubelet's checkpoint below `root` names. Without one there are none: other
-/// extended resources belong to other writers of the node.
+/// Returns the resources in a kubelet's checkpoint below `root`, if there is one. Other extended
+/// resources belong to other writers of the node.
 #[must_use]
 pub fn former_devices(root: &Path) -> BTreeMap<String, Devices> {
     let text = fs::read(root.join(CHECKPOINT)).unwrap_or_default();
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_of_a_kubelets_plug_ins_are_known_and_amount_to_nothing() {
+    fn resources_of_former_device_plugins_are_reported_as_zero() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(former_devices(root.path()), BTreeMap::new());
         fs::create_dir(root.path().join("device-plugins")).unwrap();

@@ -1,30 +1,45 @@
-//! The images on the node, asked of the runtime now and then: [`watch()`].
+//! The images on the node, read from the runtime periodically: [`watch()`].
 //!
-//! A scheduler likes to know where images are, but not to the second. Removes none.
+//! Schedulers use the list, but it need not be exact to the second. Removes no images.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cri::v1;
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use super::Image;
+use crate::observability::error_log::ErrorLog;
+use crate::supervisor::millis;
 
-/// Between two questions: for so long upstream takes its own list for true.
+/// Interval between two requests: the time for which upstream caches its list.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Keeps `told` true until nobody listens. A runtime that is away has lost no images.
+/// Updates `told` until the receivers are gone. While the runtime is unavailable the list is kept.
 pub async fn watch(client: cri::Client, told: watch::Sender<Arc<Vec<Image>>>) {
+    let mut errors = ErrorLog::default();
     loop {
-        if let Ok(listed) = client.call(v1::ListImagesRequest::default()).await {
-            let images: Vec<Image> = listed.images.into_iter().map(Image::from).collect();
-            told.send_if_modified(|now| {
-                let changed = **now != images;
-                if changed {
-                    *now = Arc::new(images);
+        match client.call(v1::ListImagesRequest::default()).await {
+            Ok(listed) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "listed the images of the runtime again");
                 }
-                changed
-            });
+                let images: Vec<Image> = listed.images.into_iter().map(Image::from).collect();
+                told.send_if_modified(|now| {
+                    let changed = **now != images;
+                    if changed {
+                        *now = Arc::new(images);
+                    }
+                    changed
+                });
+            }
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(PERIOD);
+                    warn!(%error, retry_in_ms, "failed to list the images of the runtime");
+                }
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => {}

@@ -1,19 +1,23 @@
-//! The node's heartbeat: a Lease in `kube-node-lease`, renewed four times before it would run out.
+//! The node's heartbeat: a Lease in `kube-node-lease`, renewed four times per lease duration.
 //!
-//! Says only that the agent lives; how the node is, its status says.
+//! It shows only that the agent runs; the status shows the state of the node.
 
 use std::time::Duration;
 
 use client::{Client, Error, kind};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use crate::observability::error_log::ErrorLog;
+use crate::supervisor::millis;
 
 const NAMESPACE: &str = "kube-node-lease";
 
-/// After a renewal that failed.
+/// Interval after a renewal that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The lease after `before`, held at `now`.
+/// Returns the lease that follows `before`, renewed at `now`.
 pub(super) fn renewed(
     before: Option<Value>,
     name: &str,
@@ -28,7 +32,7 @@ pub(super) fn renewed(
             "metadata": {"name": name, "namespace": NAMESPACE},
         })
     });
-    // So that it goes with the node.
+    // The lease is deleted with the node.
     lease["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
     lease["spec"]["holderIdentity"] = name.into();
@@ -37,18 +41,28 @@ pub(super) fn renewed(
     lease
 }
 
-/// Renews for ever.
-pub(super) async fn keep(client: &Client, name: &str, uid: &str, seconds: u32) {
+/// Renews the lease forever.
+pub(super) async fn run(client: &Client, name: &str, uid: &str, seconds: u32) {
     let every = Duration::from_secs(u64::from(seconds)) / 4;
-    let mut held = None;
+    let (mut held, mut errors) = (None, ErrorLog::default());
     loop {
         let wait = match renew(client, held.take(), name, uid, seconds).await {
             Ok(lease) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(node = name, failures, "renewed the node's lease again");
+                }
                 held = Some(lease);
                 every
             }
-            // Someone else has written it, or the server is away: it is read again.
-            Err(_) => AGAIN.min(every),
+            // Another writer changed it, or the server is unavailable: read it again.
+            Err(error) => {
+                let wait = AGAIN.min(every);
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(wait);
+                    warn!(node = name, %error, retry_in_ms, "failed to renew the node's lease");
+                }
+                wait
+            }
         };
         tokio::time::sleep(wait).await;
     }

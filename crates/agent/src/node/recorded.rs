@@ -1,12 +1,11 @@
-//! Nodes of the kubelet: what was recorded of each has to come out of the same machine and
-//! configuration here.
+//! Recorded nodes of the kubelet are reproduced from the same machine and configuration.
 
 use objects::kubelet_config;
 use serde_json::json;
 
 use super::runtime::Runtime;
 use super::*;
-use crate::events::Told;
+use crate::observability::events::AgentEvent;
 use crate::status::replay::lines;
 use crate::test_machine::machine;
 
@@ -15,7 +14,7 @@ const TIME: &str = "<TIME>";
 const MEMORY: u64 = 24_682_416 << 10;
 const STORAGE: u64 = 270_553_174_016;
 
-/// The configuration that the recording says it had, with these fields otherwise.
+/// Returns the recorded configuration with these fields changed.
 fn config(other: &Value) -> KubeletConfig {
     let mut file = json!({
         "apiVersion": kubelet_config::API_VERSION,
@@ -90,7 +89,7 @@ pub(super) fn described(other: &Value) -> (Description, Observation) {
     (description, observation)
 }
 
-/// Images as they were told, to be told again.
+/// Returns the images of a recorded status.
 fn images(told: &Value) -> Vec<Image> {
     let read = |image: &Value| {
         let names = list(&image["names"]).iter().map(|name| name.as_str().unwrap().to_owned());
@@ -115,25 +114,26 @@ fn recorded_nodes_come_out_the_same() {
     let mut seen = 0;
     for line in lines(FILE).iter().filter(|line| line["kind"] == "node") {
         let mut expected = line["object"].clone();
-        let (mut of, mut now) = described(&Value::Null);
+        let (mut description, mut now) = described(&Value::Null);
         let told = &expected["status"];
-        of.declared_features = serde_json::from_value(told["declaredFeatures"].clone()).unwrap();
+        description.declared_features =
+            serde_json::from_value(told["declaredFeatures"].clone()).unwrap();
         now.images = Arc::new(images(&told["images"]));
         if line["id"] == "node-registered-not-ready" {
             without_runtime_network(&mut now);
         }
-        let mut node = object(&of, &now);
-        node["status"] = status(&of, &now);
+        let mut node = object(&description, &now);
+        node["status"] = status(&description, &now);
         let problems = now.runtime.problems();
         let conditions = conditions(&Value::Null, now.pressure, &problems, TIME, true);
         node["status"]["conditions"] = conditions.conditions.into();
 
-        // Ours, beside upstream's.
+        // Berth's own annotations.
         let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
         let ours = annotations.len();
         annotations.retain(|name, _| !name.starts_with("berth.dev/"));
         assert_eq!(ours, annotations.len() + placement::report::ANNOTATIONS.len());
-        // The server's.
+        // Set by the server.
         for field in ["creationTimestamp", "uid"] {
             expected["metadata"].as_object_mut().unwrap().remove(field).unwrap();
         }
@@ -146,7 +146,7 @@ fn recorded_nodes_come_out_the_same() {
     assert_eq!(seen, 2);
 }
 
-/// What of the configuration and the machine was otherwise in a recorded life.
+/// Returns how configuration and machine differed in a recorded trace.
 fn otherwise(id: &str) -> (Value, Pressure) {
     let none = Pressure::default();
     match id {
@@ -183,9 +183,9 @@ fn recorded_lives_of_nodes_come_out_the_same() {
     for line in lines(FILE).iter().filter(|line| line["kind"] == "node-life") {
         let id = line["id"].as_str().unwrap();
         let (other, pressure) = otherwise(id);
-        let (of, mut now) = described(&other);
+        let (description, mut now) = described(&other);
         now.pressure = pressure;
-        // The kubelet was started anew, unless it was the runtime that was.
+        // The kubelet was restarted, except where the runtime was.
         let mut first = id != "runtime-restart" && id != "node-after-device-plugin-left";
         let well = conditions(&Value::Null, Pressure::default(), &[], TIME, false);
         let mut before = Value::from(well.conditions);
@@ -198,7 +198,7 @@ fn recorded_lives_of_nodes_come_out_the_same() {
             let runtime = if down { RuntimeHealth::Down } else { now.runtime.clone() };
             let problems = runtime.problems();
             let after = conditions(&before, now.pressure, &problems, TIME, first);
-            let mut status = status(&of, &now);
+            let mut status = status(&description, &now);
             let mut expected = snapshot.clone();
             let text = expected["allocatable"].to_string();
             let text = text.replace("<NODE_ALLOCATABLE_MEMORY>", "24068016Ki");
@@ -212,14 +212,16 @@ fn recorded_lives_of_nodes_come_out_the_same() {
                 condition.retain(|field, _| !field.starts_with("last"));
             }
             assert_eq!(conditions, expected["conditions"], "{id}");
-            told.extend(after.told);
+            told.extend(after.changes);
             before = after.conditions.into();
             first = false;
             seen += 1;
         }
         let name = "node-1".to_owned();
-        let mut told: Vec<String> =
-            told.into_iter().map(|is| Told::Node { name: name.clone(), is }.to_string()).collect();
+        let mut told: Vec<String> = told
+            .into_iter()
+            .map(|is| AgentEvent::Node { name: name.clone(), is }.to_string())
+            .collect();
         let events = list(&line["events"]).iter().map(|event| event["message"].as_str().unwrap());
         let mut expected: Vec<&str> =
             events.filter(|message| message.starts_with("Node node-1 status")).collect();
@@ -230,7 +232,7 @@ fn recorded_lives_of_nodes_come_out_the_same() {
     assert!(seen >= 8, "only {seen} states of nodes were recorded");
 }
 
-/// Devices of plug-ins, of which the amounts are told as they are.
+/// Devices of plugins, whose amounts are taken from the recording.
 fn devices(snapshot: &Value) -> BTreeMap<String, Devices> {
     let all = snapshot["capacity"].as_object().unwrap();
     let amount = |text: &Value| text.as_str().unwrap().parse().unwrap();

@@ -1,7 +1,7 @@
-//! Keeps the Node object of this machine true in the API: [`run`].
+//! Keeps the Node object of this machine up to date in the API: [`run`].
 //!
-//! Registers it or takes over the one there is, follows what others do to it, and writes what changed.
-//! A node that someone deletes stays deleted until the agent is started again, as upstream has it.
+//! Registers the node or adopts the existing object, follows changes of other writers, and writes differences. A node that
+//! is deleted stays deleted until the agent is restarted, as upstream.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,78 +14,81 @@ use placement::report::NodeReport;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::{info, warn};
 
 use super::object::{annotations, labels};
 use super::{
     Conditions, Description, Devices, Image, Observation, Pressure, RuntimeHealth, changes,
     conditions, lease, object, status,
 };
-use crate::events::{NodeIs, Told};
+use crate::observability::error_log::ErrorLog;
+use crate::observability::events::{AgentEvent, NodeChange};
+use crate::supervisor::millis;
 
-/// How far the agent has come with the containers that ran before it was started.
+/// Progress in adopting the containers that ran before the agent was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
-    /// The runtime has not been asked yet.
+    /// The runtime has not been queried yet.
     Unknown,
     UnderWay,
     /// Every container has its CPUs, or none was running.
     Done,
 }
 
-/// How long a node that was ready before is reported as it was while its containers are taken over. The
-/// takeover needs one list of pods and one call for each container.
+/// Time for which a node that was ready stays ready while its containers are adopted. The adoption needs
+/// one list of pods and one call for each container.
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(10);
 
-/// After a write that failed.
+/// Interval after a write that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// From where the node's state comes.
+/// Sources of the node's state.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct StatusInputs {
     pub runtime: watch::Receiver<RuntimeHealth>,
     pub pressure: watch::Receiver<Pressure>,
     pub images: watch::Receiver<Arc<Vec<Image>>>,
     pub devices: watch::Receiver<BTreeMap<String, Devices>>,
     pub report: watch::Receiver<Arc<NodeReport>>,
-    /// What else keeps the node from being ready, such as a shutdown.
+    /// Other problems that keep the node from being ready, such as a shutdown.
     pub problems: watch::Receiver<Vec<String>>,
     pub takeover: watch::Receiver<Takeover>,
-    /// Where pods are kept: its file system is the node's.
+    /// The pods' directory, whose file system is reported.
     pub root: PathBuf,
 }
 
-/// Registers the node and keeps it true for as long as it is polled. `seen` gets the object as the API
-/// has it, `None` while there is none; `tell` what is to be told of the node.
+/// Registers the node and keeps it up to date as long as it is polled. `seen` gets the object in the API,
+/// or `None` while there is none; `events` gets the events of the node.
 pub async fn run(
     client: Client,
-    of: Description,
-    mut sources: Sources,
+    description: Description,
+    mut sources: StatusInputs,
     seen: watch::Sender<Option<Arc<Value>>>,
-    tell: mpsc::UnboundedSender<Told>,
+    events: mpsc::UnboundedSender<AgentEvent>,
 ) {
-    let node = registered(&client, &of, &sources).await;
+    let node = registered(&client, &description, &sources).await;
     let uid = node["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    reboot(&of, &node, &tell);
+    reboot(&description, &node, &events);
     let (_, has) = (seen.send_replace(Some(Arc::new(node))), seen.subscribe());
-    let follow = follow(&client, &of.name, &seen);
-    let beat = lease::keep(&client, &of.name, &uid, of.settings.lease_seconds);
-    let report = report(&client, &of, &mut sources, has, &tell);
+    let follow = follow(&client, &description.name, &seen);
+    let beat = lease::run(&client, &description.name, &uid, description.settings.lease_seconds);
+    let report = report(&client, &description, &mut sources, has, &events);
     // None of them ends.
     tokio::join!(follow, beat, report);
 }
 
-/// What time it is.
+/// Returns the current time.
 pub(super) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
 }
 
-/// Reads the machine and takes what others last said.
-fn observe(sources: &Sources, storage: &mut u64) -> Observation {
+/// Reads the machine and the newest values of the other sources.
+fn observe(sources: &StatusInputs, storage: &mut u64) -> Observation {
     let memory = host::os::system::memory().unwrap_or_default();
-    // A file system that does not answer now has not shrunk.
-    if let Ok(told) = host::os::system::file_system(&sources.root) {
-        *storage = told.capacity;
+    // A file system that does not answer keeps its last size.
+    if let Ok(file_system) = host::os::system::file_system(&sources.root) {
+        *storage = file_system.capacity;
     }
     Observation {
         memory,
@@ -98,37 +101,51 @@ fn observe(sources: &Sources, storage: &mut u64) -> Observation {
     }
 }
 
-/// The node in the API, made if it is not there. Waits for a server that is not there either.
-async fn registered(client: &Client, of: &Description, sources: &Sources) -> Value {
-    let mut failures = 0;
+/// Returns the node in the API, creating it if needed. Retries while the server is unavailable.
+async fn registered(client: &Client, description: &Description, sources: &StatusInputs) -> Value {
+    let (mut attempts, mut errors) = (0, ErrorLog::default());
     loop {
-        match register(client, of, sources).await {
-            Ok(node) => return node,
-            Err(_) => {
-                failures += 1;
-                // Upstream's figures, doubling.
-                let wait = client::backoff(&of.name, failures, 100, 7_000);
-                tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+        attempts += 1;
+        match register(client, description, sources).await {
+            Ok(node) => {
+                let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
+                info!(node = description.name, uid, attempts, "the node is registered");
+                return node;
+            }
+            Err(error) => {
+                // Upstream's values, doubling.
+                let wait = client::backoff(&description.name, attempts, 100, 7_000);
+                let wait = Duration::from_millis(wait.unsigned_abs());
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(wait);
+                    warn!(node = description.name, %error, retry_in_ms, "failed to register the node");
+                }
+                tokio::time::sleep(wait).await;
             }
         }
     }
 }
 
-async fn register(client: &Client, of: &Description, sources: &Sources) -> Result<Value, Error> {
+async fn register(
+    client: &Client,
+    description: &Description,
+    sources: &StatusInputs,
+) -> Result<Value, Error> {
     let observation = observe(sources, &mut 0);
-    match client.get::<Value>(kind::NODES, "", &of.name).await {
+    match client.get::<Value>(kind::NODES, "", &description.name).await {
         Ok(node) => {
-            let (labels, annotations) = (labels(of), annotations(of, &observation));
+            let (labels, annotations) =
+                (labels(description), annotations(description, &observation));
             match changes::of_metadata(&node["metadata"], &labels, &annotations) {
                 Some(patch) => {
-                    client.patch(kind::NODES, "", &of.name, PatchKind::Merge, &patch).await
+                    client.patch(kind::NODES, "", &description.name, PatchKind::Merge, &patch).await
                 }
                 None => Ok(node),
             }
         }
-        Err(error) if error.is_not_found() && of.settings.register => {
-            let mut node = object(of, &observation);
-            node["status"] = status(of, &observation);
+        Err(error) if error.is_not_found() && description.settings.register => {
+            let mut node = object(description, &observation);
+            node["status"] = status(description, &observation);
             let problems = problems(sources);
             let time = now().to_seconds_text();
             let Conditions { conditions, .. } =
@@ -140,7 +157,7 @@ async fn register(client: &Client, of: &Description, sources: &Sources) -> Resul
     }
 }
 
-fn problems(sources: &Sources) -> Vec<String> {
+fn problems(sources: &StatusInputs) -> Vec<String> {
     let mut problems = sources.runtime.borrow().problems();
     problems.extend(sources.problems.borrow().iter().cloned());
     if *sources.takeover.borrow() == Takeover::UnderWay {
@@ -149,22 +166,28 @@ fn problems(sources: &Sources) -> Vec<String> {
     problems
 }
 
-/// A machine that was started since it was last told of.
-fn reboot(of: &Description, node: &Value, tell: &mpsc::UnboundedSender<Told>) {
+/// Records an event if the machine was rebooted since the last report.
+fn reboot(description: &Description, node: &Value, events: &mpsc::UnboundedSender<AgentEvent>) {
     let before = node["status"]["nodeInfo"]["bootID"].as_str().unwrap_or_default();
-    let boot_id = &of.identity.boot_id;
+    let boot_id = &description.identity.boot_id;
     if !before.is_empty() && before != boot_id {
-        let _ = tell.send(Told::Rebooted { name: of.name.clone(), boot_id: boot_id.clone() });
+        let _ = events.send(AgentEvent::Rebooted {
+            name: description.name.clone(),
+            boot_id: boot_id.clone(),
+        });
     }
 }
 
-/// Keeps `seen` what the API has.
+/// Keeps `seen` at the object in the API.
 async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Value>>>) {
     let scope = Scope { field_selector: format!("metadata.name={name}"), ..Scope::default() };
     let reflector =
         Reflector::new(client.clone(), kind::NODES, scope, |raw| serde_json::from_str(raw.get()));
     let put = |node: Option<Value>| {
-        seen.send_replace(node.map(Arc::new));
+        let is_gone = node.is_none();
+        if seen.send_replace(node.map(Arc::new)).is_some() && is_gone {
+            warn!(node = name, "the node was deleted; restart the agent to register it again");
+        }
     };
     let take = |change: Change<Value>| {
         match change {
@@ -178,133 +201,144 @@ async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Val
     reflector.run(take).await;
 }
 
-/// Writes the status when it changes, and once in a while.
+/// Writes the status when it changes, and periodically.
 async fn report(
     client: &Client,
-    of: &Description,
-    sources: &mut Sources,
+    description: &Description,
+    sources: &mut StatusInputs,
     mut has: watch::Receiver<Option<Arc<Value>>>,
-    tell: &mpsc::UnboundedSender<Told>,
+    events: &mpsc::UnboundedSender<AgentEvent>,
 ) {
     let taken_over = sources.takeover.wait_for(|takeover| *takeover != Takeover::UnderWay);
-    // A takeover that lasts longer is reported as a problem.
+    // An adoption that takes longer is reported as a problem.
     let _ = tokio::time::timeout(LONGEST_TAKEOVER, taken_over).await;
-    let mut storage = 0;
+    let (mut storage, mut errors) = (0, ErrorLog::default());
     let mut first = true;
     let mut schedulable = None;
     let mut written: Option<Instant> = None;
     let mut last: Option<Arc<Value>> = None;
     loop {
-        let told = has.borrow_and_update().clone();
-        let node = told.map(|told| newer(told, last.as_ref()));
-        let mut wait = of.settings.update_every;
+        let current = has.borrow_and_update().clone();
+        let node = current.map(|current| newer(current, last.as_ref()));
+        let mut wait = description.settings.update_every;
         if let Some(node) = &node {
-            cordoned(of, node, &mut schedulable, tell);
+            cordoned(description, node, &mut schedulable, events);
             let observation = observe(sources, &mut storage);
-            let anyway = written.is_none_or(|at| at.elapsed() >= of.settings.report_every);
-            match write(client, of, sources, &observation, node, first, anyway).await {
+            let anyway = written.is_none_or(|at| at.elapsed() >= description.settings.report_every);
+            match write(client, description, sources, &observation, node, first, anyway).await {
                 Ok(outcome) => {
+                    if let Some(failures) = errors.recovered() {
+                        info!(node = description.name, failures, "wrote the node's status again");
+                    }
                     if let Some(node) = outcome.wrote {
                         last = Some(Arc::new(node));
                         written = Some(Instant::now());
                     }
                     first = false;
-                    for is in outcome.told {
-                        let _ = tell.send(Told::Node { name: of.name.clone(), is });
+                    for is in outcome.changes {
+                        let _ =
+                            events.send(AgentEvent::Node { name: description.name.clone(), is });
                     }
                 }
-                Err(_) => wait = AGAIN.min(wait),
+                Err(error) => {
+                    wait = AGAIN.min(wait);
+                    if errors.failed(&error) {
+                        let retry_in_ms = millis(wait);
+                        warn!(node = description.name, %error, retry_in_ms, "failed to write the node's status");
+                    }
+                }
             }
         }
         changed(sources, &mut has, wait).await;
     }
 }
 
-/// Waits until something may have changed. Senders that are gone have nothing to say any more.
+/// Waits until something may have changed. Senders that are gone are ignored.
 async fn changed(
-    sources: &mut Sources,
+    sources: &mut StatusInputs,
     has: &mut watch::Receiver<Option<Arc<Value>>>,
     wait: Duration,
 ) {
-    async fn of<T>(source: &mut watch::Receiver<T>) {
+    async fn changed_in<T>(source: &mut watch::Receiver<T>) {
         if source.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
-    // Images come and go often and are told in their own time.
+    // Images change often and are reported with the next status.
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
-        () = of(&mut sources.runtime) => {}
-        () = of(&mut sources.pressure) => {}
-        () = of(&mut sources.devices) => {}
-        () = of(&mut sources.report) => {}
-        () = of(&mut sources.problems) => {}
-        () = of(&mut sources.takeover) => {}
-        () = of(has) => {}
+        () = changed_in(&mut sources.runtime) => {}
+        () = changed_in(&mut sources.pressure) => {}
+        () = changed_in(&mut sources.devices) => {}
+        () = changed_in(&mut sources.report) => {}
+        () = changed_in(&mut sources.problems) => {}
+        () = changed_in(&mut sources.takeover) => {}
+        () = changed_in(has) => {}
     }
 }
 
-/// Tells when someone has cordoned the node, or no longer does.
+/// Records an event when the node was cordoned or uncordoned.
 fn cordoned(
-    of: &Description,
+    description: &Description,
     node: &Value,
     before: &mut Option<bool>,
-    tell: &mpsc::UnboundedSender<Told>,
+    events: &mpsc::UnboundedSender<AgentEvent>,
 ) {
     let schedulable = node["spec"]["unschedulable"] != true;
     if before.is_some_and(|before| before != schedulable) {
-        let is = if schedulable { NodeIs::Schedulable } else { NodeIs::NotSchedulable };
-        let _ = tell.send(Told::Node { name: of.name.clone(), is });
+        let is = if schedulable { NodeChange::Schedulable } else { NodeChange::NotSchedulable };
+        let _ = events.send(AgentEvent::Node { name: description.name.clone(), is });
     }
     *before = Some(schedulable);
 }
 
 struct Outcome {
-    /// The node as it is then.
+    /// The resulting node.
     wrote: Option<Value>,
-    told: Vec<NodeIs>,
+    changes: Vec<NodeChange>,
 }
 
-/// What was written is known here before it is told. A node of the same name that is another one
-/// has nothing to do with it.
-fn newer(told: Arc<Value>, written: Option<&Arc<Value>>) -> Arc<Value> {
+/// Prefers a node that was just written to an older one from the watch, if both are the same object.
+fn newer(current: Arc<Value>, written: Option<&Arc<Value>>) -> Arc<Value> {
     let revision = |node: &Value| -> u64 {
         let text = node["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         text.parse().unwrap_or(0)
     };
     match written {
         Some(written)
-            if written["metadata"]["uid"] == told["metadata"]["uid"]
-                && revision(written) > revision(&told) =>
+            if written["metadata"]["uid"] == current["metadata"]["uid"]
+                && revision(written) > revision(&current) =>
         {
             Arc::clone(written)
         }
-        _ => told,
+        _ => current,
     }
 }
 
 async fn write(
     client: &Client,
-    of: &Description,
-    sources: &Sources,
+    description: &Description,
+    sources: &StatusInputs,
     observation: &Observation,
     node: &Value,
     first: bool,
     anyway: bool,
 ) -> Result<Outcome, Error> {
     let mut wrote = None;
-    let annotations = annotations(of, observation);
-    if let Some(patch) = changes::of_metadata(&node["metadata"], &labels(of), &annotations) {
-        wrote = Some(client.patch(kind::NODES, "", &of.name, PatchKind::Merge, &patch).await?);
+    let annotations = annotations(description, observation);
+    if let Some(patch) = changes::of_metadata(&node["metadata"], &labels(description), &annotations)
+    {
+        wrote =
+            Some(client.patch(kind::NODES, "", &description.name, PatchKind::Merge, &patch).await?);
     }
     let problems = problems(sources);
     let time = now().to_seconds_text();
     let has = &node["status"];
-    let Conditions { conditions, told } =
+    let Conditions { conditions, changes } =
         conditions(&has["conditions"], observation.pressure, &problems, &time, first);
-    let mut wanted = status(of, observation);
+    let mut wanted = status(description, observation);
     wanted["conditions"] = conditions.into();
-    // A runtime that is away has not become another one.
+    // A runtime that is unavailable keeps its last version.
     if !matches!(observation.runtime, RuntimeHealth::Seen(_)) {
         let version = &has["nodeInfo"]["containerRuntimeVersion"];
         if version.is_string() {
@@ -318,9 +352,13 @@ async fn write(
     }
     if let Some(patch) = changes::of_status(has, &wanted, anyway) {
         let kind = PatchKind::StrategicMerge;
-        let node =
-            client.patch_subresource(kind::NODES, "", &of.name, "status", kind, &patch).await?;
+        let node = client
+            .patch_subresource(kind::NODES, "", &description.name, "status", kind, &patch)
+            .await?;
         wrote = Some(node);
     }
-    Ok(Outcome { wrote, told })
+    Ok(Outcome { wrote, changes })
 }
+
+#[cfg(test)]
+mod tests;

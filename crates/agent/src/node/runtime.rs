@@ -1,7 +1,7 @@
-//! How the container runtime is: [`RuntimeHealth`], asked for every few seconds by [`watch()`].
+//! The state of the container runtime: [`RuntimeHealth`], read every few seconds by [`watch()`].
 //!
-//! A runtime that does not answer for half a minute is down; what it said of itself before is kept until
-//! then, as a restart takes no longer. Starts and restarts nothing.
+//! A runtime that does not answer for half a minute is down. Until then its last state is kept, because a restart takes
+//! no longer. Starts and restarts nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,15 @@ use std::time::Duration;
 use cri::{Condition, Handler, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::{info, warn};
 
-/// Between two questions: upstream's figure.
+use crate::observability::error_log::ErrorLog;
+use crate::supervisor::millis;
+
+/// Interval between two requests. Upstream's value.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// For how long a runtime may be silent: upstream's figure.
+/// Time for which a runtime may not answer. Upstream's value.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +28,7 @@ pub enum RuntimeHealth {
     Seen(Arc<Runtime>),
 }
 
-/// A runtime, by its own word.
+/// The properties that a runtime reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runtime {
     pub name: String,
@@ -32,7 +36,7 @@ pub struct Runtime {
     pub ready: Condition,
     pub network: Condition,
     pub handlers: Vec<Handler>,
-    /// Whether it tells of features at all.
+    /// True if it reports features at all.
     pub tells_features: bool,
     pub supplemental_groups_policy: bool,
     /// Its classes of QoS resources, if it has the extension.
@@ -42,9 +46,10 @@ pub struct Runtime {
 impl Runtime {
     #[must_use]
     pub fn new(version: v1::VersionResponse, status: v1::StatusResponse) -> Runtime {
-        let told = status.status.unwrap_or_default();
+        let runtime_status = status.status.unwrap_or_default();
         let find = |wanted: &str| {
-            let found = told.conditions.iter().find(|condition| condition.r#type == wanted);
+            let found =
+                runtime_status.conditions.iter().find(|condition| condition.r#type == wanted);
             match found {
                 Some(found) => Condition {
                     status: found.status,
@@ -67,13 +72,13 @@ impl Runtime {
             supplemental_groups_policy: status
                 .features
                 .is_some_and(|features| features.supplemental_groups_policy),
-            classes: told.resources,
+            classes: runtime_status.resources,
         }
     }
 }
 
 impl RuntimeHealth {
-    /// What keeps the node from being ready, in upstream's words.
+    /// Returns the problem that keeps the node from being ready, with upstream's text.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let runtime = match self {
@@ -90,52 +95,78 @@ impl RuntimeHealth {
             ("container runtime network not ready", "NetworkReady", &runtime.network),
         ];
         let unmet = conditions.into_iter().filter(|(.., condition)| !condition.status);
-        let told = unmet.map(|(what, name, Condition { reason, message, .. })| {
+        let problems = unmet.map(|(what, name, Condition { reason, message, .. })| {
             format!("{what}: {name}=false reason:{reason} message:{message}")
         });
-        told.collect()
+        problems.collect()
     }
 }
 
-/// Keeps `told` true until nobody listens.
-pub async fn watch(client: cri::Client, told: watch::Sender<RuntimeHealth>) {
-    let mut version = None;
+/// Updates `health_sender` until the receivers are gone.
+pub async fn watch(client: cri::Client, health_sender: watch::Sender<RuntimeHealth>) {
+    let (mut version, mut errors) = (None, ErrorLog::default());
     let mut answered: Option<Instant> = None;
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = told.closed() => return,
+            () = health_sender.closed() => return,
         }
-        // No longer than it is given: a runtime that hangs is as down as one that is not there.
-        match ask(&client.within(PATIENCE), &mut version).await {
+        // The request has the same limit: a runtime that hangs is as down as one that is gone.
+        match query(&client.within(PATIENCE), &mut version).await {
             Ok(runtime) => {
+                if let Some(failures) = errors.recovered() {
+                    info!(failures, "the container runtime answers again");
+                }
                 answered = Some(Instant::now());
-                put(&told, RuntimeHealth::Seen(Arc::new(runtime)));
+                put(&health_sender, RuntimeHealth::Seen(Arc::new(runtime)));
             }
-            Err(_) => {
-                // It may be another one when it comes back.
+            Err(error) => {
+                if errors.failed(&error) {
+                    let retry_in_ms = millis(PERIOD);
+                    warn!(%error, retry_in_ms, "failed to read the status of the container runtime");
+                }
+                // Another runtime may come back.
                 version = None;
                 if answered.is_some_and(|at| at.elapsed() >= PATIENCE) {
-                    put(&told, RuntimeHealth::Down);
+                    put(&health_sender, RuntimeHealth::Down);
                 }
             }
         }
     }
 }
 
-fn put(told: &watch::Sender<RuntimeHealth>, health: RuntimeHealth) {
-    told.send_if_modified(|now| {
+fn put(health_sender: &watch::Sender<RuntimeHealth>, health: RuntimeHealth) {
+    health_sender.send_if_modified(|now| {
         let changed = *now != health;
         if changed {
+            log_change(now, &health);
             *now = health;
         }
         changed
     });
 }
 
-async fn ask(
+/// Logs that the runtime became ready or not ready, or that the reason changed.
+fn log_change(before: &RuntimeHealth, health: &RuntimeHealth) {
+    let problems = health.problems();
+    if *before != RuntimeHealth::Starting && before.problems() == problems {
+        return;
+    }
+    let (name, version) = match health {
+        RuntimeHealth::Seen(runtime) => (runtime.name.as_str(), runtime.version.as_str()),
+        RuntimeHealth::Starting | RuntimeHealth::Down => ("", ""),
+    };
+    if problems.is_empty() {
+        info!(runtime = name, version, "the container runtime is ready");
+    } else {
+        let reason = problems.join("; ");
+        info!(runtime = name, version, reason, "the container runtime is not ready");
+    }
+}
+
+async fn query(
     client: &cri::Client,
     known: &mut Option<v1::VersionResponse>,
 ) -> Result<Runtime, cri::Error> {

@@ -1,4 +1,4 @@
-//! What a KubeletConfiguration says of the node's own business: [`Settings`], with upstream's defaults.
+//! The settings of a KubeletConfiguration for the node itself: [`Settings`], with upstream's defaults.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -6,56 +6,56 @@ use std::time::Duration;
 use objects::{KubeletConfig, Quantity, duration};
 use serde_json::Value;
 
-use crate::logs::rotate::Policy;
+use crate::runtime::logs::rotate::Policy;
 use crate::server::access::{self, Authorization};
 
-/// The address that a kubelet listens on if its configuration does not say.
+/// The default address that a kubelet listens on.
 pub const EVERY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// Fields that only the node, eviction and garbage collection mind.
+/// Settings of the node status, eviction and garbage collection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub register: bool,
-    /// The address that the agent's own server listens on; `None` if the configuration does not say.
+    /// The address of the agent's server; `None` if the configuration has none.
     pub address: Option<IpAddr>,
     /// The port of the agent's own server.
     pub port: u16,
-    /// The requests that it serves.
+    /// Authentication and authorization of its requests.
     pub access: access::Settings,
     pub taints: Vec<Value>,
     pub provider_id: String,
     pub attach_detach: bool,
     pub local_storage_isolation: bool,
-    /// How often the status is looked at.
+    /// Interval in which the status is computed.
     pub update_every: Duration,
-    /// How often it is written although nothing has changed.
+    /// Interval in which an unchanged status is written.
     pub report_every: Duration,
     pub lease_seconds: u32,
-    /// `None`: all of them.
+    /// `None` is unlimited.
     pub max_images: Option<usize>,
     pub pressure_transition: Duration,
     pub eviction_max_pod_grace: i64,
     pub image_high_percent: u8,
     pub image_low_percent: u8,
     pub image_min_age: Duration,
-    /// `None`: images do not grow too old.
+    /// `None` disables the maximum age.
     pub image_max_age: Option<Duration>,
-    /// How large logs of containers may be, and how many are kept.
+    /// Maximum size of container logs, and how many are kept.
     pub logs: Policy,
-    /// How often they are looked at.
+    /// Interval in which log sizes are checked.
     pub logs_every: Duration,
-    /// How often manifests of static pods are looked at.
+    /// Interval in which static pod manifests are read.
     pub files_every: Duration,
-    /// Sysctls that pods may set beside the safe ones.
+    /// Sysctls that pods may set in addition to the safe ones.
     pub allowed_sysctls: Vec<String>,
-    /// How many images are pulled at a time.
+    /// Number of concurrent image pulls.
     pub parallel_pulls: usize,
 }
 
-/// As many pulls as there are pods, where their number is not limited.
+/// Practically unlimited: more than the number of pods.
 const MANY_PULLS: usize = 1 << 16;
 
-/// A field that says what it cannot.
+/// A field with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {value} should be {wanted}")]
 pub struct SettingsError {
@@ -101,7 +101,7 @@ impl Reader<'_> {
         self.read(field, "true or false", usual, Value::as_bool)
     }
 
-    /// Zero means as by default, as it does to upstream.
+    /// Zero means the default, as upstream.
     fn time(&mut self, field: &'static str, usual: Duration) -> Duration {
         let read = |given: &Value| {
             let given = duration::parse(given.as_str()?)?;
@@ -116,8 +116,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Unless images are pulled one after the other, at most `maxParallelImagePulls` of them, or any
-    /// number. As upstream has it, a limit above one switches the order off.
+    /// Unless pulls are serialized, at most `maxParallelImagePulls` at a time, or any number. As
+    /// upstream, a limit above one disables serialization.
     fn parallel_pulls(&mut self) -> usize {
         let most = self.read("maxParallelImagePulls", "a number above zero", None, |given| {
             let number = usize::try_from(given.as_u64()?).ok()?;
@@ -169,12 +169,12 @@ fn access_of(reader: &mut Reader<'_>) -> access::Settings {
 }
 
 impl Settings {
-    /// Everything that is wrong is said at once.
+    /// Returns all errors at once.
     pub fn of(config: &KubeletConfig) -> Result<Settings, Vec<SettingsError>> {
         let seconds = Duration::from_secs;
         let mut reader = Reader { config, errors: Vec::new() };
         let update_every = reader.time("nodeStatusUpdateFrequency", seconds(10));
-        // Who asked for updates at a certain pace before there was a second one meant both.
+        // Before there was a second interval, this one set both.
         let both = config.untyped.contains_key("nodeStatusUpdateFrequency");
         let report_usual = if both { update_every } else { seconds(5 * 60) };
         let most = |given: &Value| match given.as_i64()? {
@@ -254,7 +254,7 @@ impl Settings {
                     |given| usize::try_from(given.as_u64()?).ok().filter(|files| *files > 1),
                 ),
             },
-            // Names of rotated logs are told apart by seconds.
+            // Names of rotated logs have a resolution of one second.
             logs_every: reader.read(
                 "containerLogMonitorInterval",
                 "a duration of at least 3s",

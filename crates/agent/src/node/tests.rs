@@ -1,4 +1,4 @@
-//! Tables of what recordings do not show, and the loop against an API of one node.
+//! Tables for what recordings do not show, and the status loop against an API with one node.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,28 +11,31 @@ use tokio::sync::{mpsc, watch};
 
 use super::recorded::described;
 use super::*;
-use crate::events::{NodeIs, Told};
+use crate::observability::events::{AgentEvent, NodeChange};
 use crate::server::access::{self, Authorization};
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Long enough for a busy machine. A successful test does not wait for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn this_machine_can_be_a_node() {
-    let of = describe(KubeletConfig::default(), Given::default()).unwrap();
-    assert!(!of.name.is_empty() && of.name == of.hostname);
-    assert_eq!(os_name(of.os), if on_windows() { "windows" } else { "linux" });
-    assert!(of.version.starts_with("v1.37."));
+    let description = describe(KubeletConfig::default(), NodeOptions::default()).unwrap();
+    assert!(!description.name.is_empty() && description.name == description.hostname);
+    assert_eq!(os_name(description.os), if on_windows() { "windows" } else { "linux" });
+    assert!(description.version.starts_with("v1.37."));
     // Without it the scheduler finds no node for a pod that restarts as a whole.
     let declared = "RestartAllContainersOnContainerExits".to_owned();
-    assert!(of.declared_features.contains(&declared) && of.declared_features.is_sorted());
-    let given = Given {
+    assert!(
+        description.declared_features.contains(&declared)
+            && description.declared_features.is_sorted()
+    );
+    let given = NodeOptions {
         name: Some("n".to_owned()),
         addresses: vec!["192.0.2.9".parse().unwrap()],
-        ..Given::default()
+        ..NodeOptions::default()
     };
-    let of = describe(KubeletConfig::default(), given).unwrap();
-    assert_eq!((of.name.as_str(), of.addresses.len()), ("n", 1));
+    let description = describe(KubeletConfig::default(), given).unwrap();
+    assert_eq!((description.name.as_str(), description.addresses.len()), ("n", 1));
 }
 
 fn on_windows() -> bool {
@@ -40,21 +43,21 @@ fn on_windows() -> bool {
 }
 
 #[test]
-fn windows_nodes_tell_their_build() {
-    let (mut of, now) = described(&Value::Null);
-    of.os = OsName::Windows;
-    of.identity.kernel_version = "10.0.20348.2113".to_owned();
-    of.labels.insert("team".to_owned(), "a".to_owned());
-    let node = object(&of, &now);
+fn windows_nodes_report_their_build() {
+    let (mut description, now) = described(&Value::Null);
+    description.os = OsName::Windows;
+    description.identity.kernel_version = "10.0.20348.2113".to_owned();
+    description.labels.insert("team".to_owned(), "a".to_owned());
+    let node = object(&description, &now);
     let labels = &node["metadata"]["labels"];
     assert_eq!(labels["node.kubernetes.io/windows-build"], "10.0.20348");
     assert_eq!((&labels["kubernetes.io/os"], &labels["team"]), (&json!("windows"), &json!("a")));
-    assert!(status(&of, &now)["nodeInfo"].get("runningInUserNamespace").is_none());
+    assert!(status(&description, &now)["nodeInfo"].get("runningInUserNamespace").is_none());
 }
 
 #[test]
-fn the_largest_images_are_told_and_not_too_many_names_of_them() {
-    let (mut of, mut now) = described(&Value::Null);
+fn the_largest_images_are_reported_with_few_names() {
+    let (mut description, mut now) = described(&Value::Null);
     let image = |bytes: u64| Image {
         id: bytes.to_string(),
         tags: (0..7).map(|n| format!("i{bytes}:{n}")).collect(),
@@ -62,29 +65,29 @@ fn the_largest_images_are_told_and_not_too_many_names_of_them() {
         ..Image::default()
     };
     now.images = Arc::new((1..=60).map(image).collect());
-    let told = status(&of, &now)["images"].clone();
+    let told = status(&description, &now)["images"].clone();
     assert_eq!(list(&told).len(), 50);
     assert_eq!(told[0]["sizeBytes"], 60);
     assert_eq!(list(&told[0]["names"]).len(), 5);
-    of.settings.max_images = None;
-    assert_eq!(list(&status(&of, &now)["images"]).len(), 60);
-    of.settings.max_images = Some(0);
-    assert_eq!(status(&of, &now)["images"], json!([]));
+    description.settings.max_images = None;
+    assert_eq!(list(&status(&description, &now)["images"]).len(), 60);
+    description.settings.max_images = Some(0);
+    assert_eq!(status(&description, &now)["images"], json!([]));
 }
 
 #[test]
 fn amounts_never_fall_below_nothing() {
-    let (of, mut now) = described(&Value::Null);
+    let (description, mut now) = described(&Value::Null);
     now.storage = 1 << 20;
     now.memory.total = 100 << 20;
-    let left = allocatable(&of, &now);
+    let left = allocatable(&description, &now);
     assert_eq!(left["memory"].to_string(), "0");
     assert_eq!(left["ephemeral-storage"].to_string(), "0");
 }
 
 #[test]
-fn what_a_runtime_can_do_is_told() {
-    let (mut of, mut now) = described(&json!({"featureGates": {"QOSResources": true}}));
+fn runtime_features_are_reported() {
+    let (mut description, mut now) = described(&json!({"featureGates": {"QOSResources": true}}));
     let handler = |name: &str| cri::Handler {
         name: name.to_owned(),
         recursive_read_only_mounts: true,
@@ -96,15 +99,15 @@ fn what_a_runtime_can_do_is_told() {
     runtime.tells_features = true;
     runtime.supplemental_groups_policy = true;
     runtime.classes = Some(advertised());
-    let told = status(&of, &now);
+    let told = status(&description, &now);
     let features = json!({"recursiveReadOnlyMounts": true, "userNamespaces": false});
     let handlers =
         [json!({"name": "", "features": features}), json!({"name": "runc", "features": features})];
     assert_eq!(told["runtimeHandlers"], json!(handlers));
     assert_eq!(told["features"], json!({"supplementalGroupsPolicy": true}));
     assert_eq!(told["qosResources"]["containerQOSResources"][0]["name"], "k8s.io/rdt");
-    of.config.feature_gates = objects::FeatureGates::default();
-    assert_eq!(status(&of, &now)["qosResources"], Value::Null);
+    description.config.feature_gates = objects::FeatureGates::default();
+    assert_eq!(status(&description, &now)["qosResources"], Value::Null);
 }
 
 fn advertised() -> v1::ResourcesInfo {
@@ -134,7 +137,7 @@ fn advertised() -> v1::ResourcesInfo {
 #[test]
 fn a_class_resource_is_for_pods_or_for_containers() {
     let advertised = advertised();
-    assert_eq!(classes::refused(&advertised), ["k8s.io/blockio"]);
+    assert_eq!(qos_resources::refused(&advertised), ["k8s.io/blockio"]);
     let expected = json!({
         "podQOSResources": [
             {"name": "example.com/net", "mutable": false, "classes": [{"name": "fast", "capacity": 2}]},
@@ -144,20 +147,20 @@ fn a_class_resource_is_for_pods_or_for_containers() {
              "classes": [{"name": "gold"}, {"name": "silver", "capacity": 7}]},
         ],
     });
-    assert_eq!(classes::status(&advertised, true), expected);
-    assert_eq!(classes::offer_of_status(&expected), classes::offer(&advertised));
-    let offer = classes::offer(&advertised).resources;
+    assert_eq!(qos_resources::status(&advertised, true), expected);
+    assert_eq!(qos_resources::offer_of_status(&expected), qos_resources::offer(&advertised));
+    let offer = qos_resources::offer(&advertised).resources;
     let names: Vec<(&str, bool)> = offer.iter().map(|(n, o)| (n.as_str(), o.for_pods)).collect();
     assert_eq!(names, [("example.com/net", true), ("k8s.io/rdt", false)]);
     assert_eq!(offer["k8s.io/rdt"].classes["silver"], 7);
 }
 
 #[test]
-fn an_official_name_that_does_not_exist_is_told_only_where_nobody_insists() {
+fn unknown_official_names_are_reported_only_without_strictness() {
     let mut advertised = advertised();
     advertised.container_qos_resources[1].name = "disk".to_owned();
     let names = |strict| {
-        let told = classes::status(&advertised, strict);
+        let told = qos_resources::status(&advertised, strict);
         let containers = told["containerQOSResources"].as_array().unwrap().clone();
         containers.iter().map(|resource| resource["name"].clone()).collect::<Vec<_>>()
     };
@@ -190,12 +193,12 @@ fn a_condition_keeps_the_time_of_its_last_change() {
     let none = Pressure::default();
     let first = conditions(&Value::Null, none, &[], "1", true);
     assert_eq!(
-        first.told,
-        [NodeIs::SufficientMemory, NodeIs::NoDiskPressure, NodeIs::SufficientPids]
+        first.changes,
+        [NodeChange::SufficientMemory, NodeChange::NoDiskPressure, NodeChange::SufficientPids]
     );
     let before = Value::from(first.conditions);
     let later = conditions(&before, Pressure { memory: true, ..none }, &[], "2", false);
-    assert_eq!(later.told, [NodeIs::InsufficientMemory]);
+    assert_eq!(later.changes, [NodeChange::InsufficientMemory]);
     let times: Vec<_> = later
         .conditions
         .iter()
@@ -206,7 +209,7 @@ fn a_condition_keeps_the_time_of_its_last_change() {
 }
 
 #[test]
-fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
+fn settings_have_upstreams_defaults_and_name_errors() {
     let read = |fields: Value| {
         let mut config = KubeletConfig::default();
         config.untyped.extend(fields.as_object().unwrap().clone());
@@ -219,7 +222,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     assert_eq!((both.update_every.as_secs(), both.report_every.as_secs()), (20, 20));
     assert_eq!(read(json!({"nodeStatusMaxImages": -1})).unwrap().max_images, None);
     assert_eq!((usual.files_every.as_secs(), usual.logs_every.as_secs()), (20, 10));
-    assert_eq!(usual.logs, crate::logs::rotate::Policy::default());
+    assert_eq!(usual.logs, crate::runtime::logs::rotate::Policy::default());
     let logs = read(json!({"containerLogMaxSize": "1Mi", "containerLogMaxFiles": 2})).unwrap().logs;
     assert_eq!((logs.max_size, logs.max_files), (1 << 20, 2));
     for (field, value) in [
@@ -237,7 +240,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
         "imageMinimumGCAge": "soon",
         "registerWithTaints": [{"key": "a"}],
     }));
-    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let errors: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
     let expected = [
         "port: 70000 should be a port from 1 to 65535",
         "registerWithTaints: [{\"key\":\"a\"}] should be a list of taints",
@@ -245,7 +248,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
         "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
         "imageMinimumGCAge: \"soon\" should be a duration such as 10s",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(errors, expected);
     assert_eq!((usual.address, &usual.access), (None, &access::Settings::default()));
     let given = read(json!({
         "address": "::1",
@@ -275,13 +278,13 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
         "authentication": {"anonymous": {"enabled": "yes"}},
         "authorization": {"mode": "Nobody"},
     }));
-    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let errors: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
     let expected = [
         "address: \"here\" should be an IP address",
         "authentication.anonymous.enabled: \"yes\" should be true or false",
         "authorization.mode: \"Nobody\" should be Webhook or AlwaysAllow",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(errors, expected);
     let crossed = read(json!({"imageGCLowThresholdPercent": 85})).unwrap_err();
     assert_eq!(crossed.len(), 1);
 }
@@ -298,7 +301,7 @@ fn zero_stands_for_the_default_as_upstream_has_it() {
 }
 
 #[test]
-fn images_are_pulled_one_by_one_unless_the_configuration_has_it_otherwise() {
+fn images_are_pulled_one_by_one_by_default() {
     let pulls = |fields: Value| {
         let mut config = KubeletConfig::default();
         config.untyped.extend(fields.as_object().unwrap().clone());
@@ -311,9 +314,9 @@ fn images_are_pulled_one_by_one_unless_the_configuration_has_it_otherwise() {
     assert_eq!(pulls(json!({"serializeImagePulls": false, "maxParallelImagePulls": 3})), 3);
 }
 
-/// The reader of the file and the agent have to agree: a file that passes the check starts the agent.
+/// The reader of the file and the agent must agree: a file that passes the check starts the agent.
 #[test]
-fn what_the_configuration_file_may_say_the_agent_takes() {
+fn every_valid_configuration_file_starts_the_agent() {
     const FIELDS: [&str; 23] = [
         "allowedUnsafeSysctls",
         "containerLogMaxFiles",
@@ -399,9 +402,9 @@ fn a_node_has_a_name_that_an_api_server_takes() {
 
 #[test]
 fn only_what_differs_is_written() {
-    let (of, now) = described(&Value::Null);
+    let (description, now) = described(&Value::Null);
     let with = |time: &str, conditions_of: Pressure| {
-        let mut status = status(&of, &now);
+        let mut status = status(&description, &now);
         status["conditions"] =
             conditions(&Value::Null, conditions_of, &[], time, false).conditions.into();
         status
@@ -425,9 +428,9 @@ fn only_what_differs_is_written() {
 
 #[test]
 fn extended_resources_of_other_writers_are_kept() {
-    let (of, mut now) = described(&Value::Null);
+    let (description, mut now) = described(&Value::Null);
     now.devices.insert("example.com/plugged".to_owned(), Devices { all: 0, healthy: 0 });
-    let wanted = status(&of, &now);
+    let wanted = status(&description, &now);
     let mut has = wanted.clone();
     assert_eq!(changes::of_status(&has, &wanted, false), None);
     // Another writer sets the capacity, and all of it becomes allocatable.
@@ -440,7 +443,7 @@ fn extended_resources_of_other_writers_are_kept() {
         "allocatable": {"example.com/gone": null, "example.com/widget": "3"},
     });
     assert_eq!(patch["status"], expected);
-    // Then nothing is left to write.
+    // Then there is nothing left to write.
     let patched = patch::merge(has, patch["status"].to_string().as_bytes()).unwrap();
     assert_eq!(changes::of_status(&patched.value, &wanted, false), None);
 }
@@ -463,7 +466,7 @@ fn labels_of_others_are_left_alone() {
     assert_eq!(changes::of_metadata(&patched.value, &wanted, &notes), None);
 }
 
-/// An API with room for one node and one lease, which merges patches as ours does.
+/// An API with one node and one lease, which merges patches as ours does.
 #[derive(Debug, Default)]
 struct OneNode(Mutex<Kept>);
 
@@ -543,12 +546,12 @@ impl Transport for OneNode {
     }
 }
 
-/// The other ends of what a node's loop takes and gives.
+/// The other ends of the channels of a node's loop.
 struct Ends {
     runtime: watch::Sender<RuntimeHealth>,
     report: watch::Sender<Arc<NodeReport>>,
     pressure: watch::Sender<Pressure>,
-    told: mpsc::UnboundedReceiver<Told>,
+    events: mpsc::UnboundedReceiver<AgentEvent>,
     seen: watch::Receiver<Option<Arc<Value>>>,
     api: Arc<OneNode>,
 }
@@ -558,7 +561,7 @@ impl Ends {
         self.api.0.lock().unwrap().writes.clone()
     }
 
-    /// Waits until the node in the API is so.
+    /// Waits until the node in the API matches.
     async fn until(&mut self, so: impl Fn(&Value) -> bool) -> Arc<Value> {
         let so = |node: &Option<Arc<Value>>| node.as_deref().is_some_and(&so);
         let found = tokio::time::timeout(PATIENCE, self.seen.wait_for(so)).await;
@@ -571,15 +574,15 @@ fn ready(node: &Value) -> Option<&str> {
 }
 
 fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
-    let (mut of, now) = described(&Value::Null);
-    of.settings.update_every = Duration::from_secs(600);
+    let (mut description, now) = described(&Value::Null);
+    description.settings.update_every = Duration::from_secs(600);
     let api = Arc::new(api);
     let (runtime, taken_runtime) = watch::channel(runtime);
     let (pressure, taken_pressure) = watch::channel(Pressure::default());
     let (report, taken_report) = watch::channel(now.report);
-    let (tell, told) = mpsc::unbounded_channel();
+    let (sender, events) = mpsc::unbounded_channel();
     let (see, seen) = watch::channel(None);
-    let sources = Sources {
+    let sources = StatusInputs {
         takeover: watch::channel(Takeover::Done).1,
         runtime: taken_runtime,
         pressure: taken_pressure,
@@ -590,8 +593,8 @@ fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
         root: std::env::temp_dir(),
     };
     let client = Client::new(Arc::clone(&api) as Arc<dyn Transport>, "kubelet");
-    tokio::spawn(run(client, of, sources, see, tell));
-    Ends { runtime, report, pressure, told, seen, api }
+    tokio::spawn(run(client, description, sources, see, sender));
+    Ends { runtime, report, pressure, events, seen, api }
 }
 
 const NODE: &str = "/api/v1/nodes/node-1";
@@ -609,31 +612,31 @@ async fn a_node_is_registered_and_kept_true() {
     assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"], "containerd://1.6.20");
     ends.pressure.send_replace(Pressure { disk: true, ..Pressure::default() });
     ends.until(|node| node["status"]["conditions"][1]["status"] == "True").await;
-    let mut told = Vec::new();
-    while told.last() != Some(&NodeIs::DiskPressure) {
-        match tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap() {
-            Told::Node { is, .. } => told.push(is),
+    let mut changes = Vec::new();
+    while changes.last() != Some(&NodeChange::DiskPressure) {
+        match tokio::time::timeout(PATIENCE, ends.events.recv()).await.unwrap().unwrap() {
+            AgentEvent::Node { is, .. } => changes.push(is),
             other => panic!("{other}"),
         }
     }
     let expected = [
-        NodeIs::SufficientMemory,
-        NodeIs::NoDiskPressure,
-        NodeIs::SufficientPids,
-        NodeIs::Ready,
-        NodeIs::DiskPressure,
+        NodeChange::SufficientMemory,
+        NodeChange::NoDiskPressure,
+        NodeChange::SufficientPids,
+        NodeChange::Ready,
+        NodeChange::DiskPressure,
     ];
-    assert_eq!(told, expected);
+    assert_eq!(changes, expected);
     let lease = ends.api.0.lock().unwrap().objects.get(LEASE).cloned().unwrap();
     assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u");
     assert!(ends.writes()[0].starts_with("POST"), "{:?}", ends.writes());
 }
 
 #[tokio::test]
-async fn a_node_that_is_there_is_taken_over_with_what_others_did_to_it() {
-    let (of, now) = described(&Value::Null);
+async fn an_existing_node_is_adopted_with_changes_of_other_writers() {
+    let (description, now) = described(&Value::Null);
     let api = OneNode::default();
-    let mut before = object(&of, &now);
+    let mut before = object(&description, &now);
     before["metadata"]["labels"]["team"] = "a".into();
     before["metadata"]["labels"]["kubernetes.io/hostname"] = "old".into();
     before["metadata"]["uid"] = "u".into();
@@ -657,8 +660,8 @@ async fn a_node_that_is_there_is_taken_over_with_what_others_did_to_it() {
     assert!(kinds.contains(&&json!("NetworkUnavailable")) && kinds.len() == 5, "{kinds:?}");
     let addresses = list(&node["status"]["addresses"]);
     assert!(addresses.iter().all(|address| address["type"] != "ExternalIP"), "{addresses:?}");
-    let first = tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap();
-    assert!(matches!(first, Told::Rebooted { .. }), "{first}");
+    let first = tokio::time::timeout(PATIENCE, ends.events.recv()).await.unwrap().unwrap();
+    assert!(matches!(first, AgentEvent::Rebooted { .. }), "{first}");
 }
 
 #[tokio::test]

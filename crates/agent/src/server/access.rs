@@ -222,9 +222,9 @@ impl Reviews {
                 self.tokens.put(key, user.clone(), kept_for);
                 user
             }
-            // What was not answered is not kept: the next request asks again.
+            // A failed review is not cached: the next request asks again.
             Err(error) => {
-                warn!(%error, "cannot review a bearer token");
+                warn!(%error, "failed to review a bearer token");
                 None
             }
         }
@@ -272,14 +272,14 @@ impl Reviews {
     }
 }
 
-/// The token of an `Authorization` header.
+/// Returns the token of an `Authorization` header.
 fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.trim().split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The API verb of a method.
+/// Returns the API verb of a method.
 fn verb(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
@@ -290,7 +290,7 @@ fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The subresources of the node of which a user needs one for a path. The table is upstream's.
+/// Returns the subresources of the node, of which a user needs one for a path. The table is upstream's.
 fn subresources(segments: &[&str]) -> &'static [&'static str] {
     match segments.first() {
         Some(&"stats") => &["stats"],
@@ -304,7 +304,7 @@ fn subresources(segments: &[&str]) -> &'static [&'static str] {
     }
 }
 
-/// Answers with the time until which each is good.
+/// Cached answers with their expiry.
 #[derive(Debug)]
 struct Cache<K, V> {
     entries: Mutex<HashMap<K, (V, Instant)>>,
@@ -330,7 +330,7 @@ impl<K: Eq + Hash, V: Clone> Cache<K, V> {
         if entries.len() >= KEPT {
             entries.retain(|_, (_, until)| now < *until);
         }
-        // Then all of them are asked for again, which costs less than to keep them in order of use.
+        // Clearing the cache costs less than keeping the entries in order of use.
         if entries.len() >= KEPT {
             entries.clear();
         }

@@ -1,5 +1,5 @@
-//! What the server shows to its clients and whom it trusts, from files: [`Serving`]. Files that change
-//! are read again while the agent runs, as upstream does.
+//! The certificate of the server and the authority of its clients, from files: [`Serving`]. As upstream,
+//! changed files are read again while the agent runs.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,13 @@ use https::certificates::{self, CertificateError, Pair};
 use https::{Clock, ListenError, ServerTls};
 use thiserror::Error;
 
-/// Between two looks at the files and at the clock.
+use crate::observability::error_log::ErrorLog;
+use crate::supervisor::{millis, restart_on_panic};
+
+/// Interval between two checks of the files and the clock.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
-/// Why there is nothing to show.
+/// The reason why there is no certificate.
 #[derive(Debug, Error)]
 pub enum ServingError {
     #[error("cannot read {file:?}: {source}")]
@@ -34,18 +37,18 @@ pub enum ServingError {
     Use(#[from] ListenError),
 }
 
-/// Where the certificates of the agent's server come from.
+/// The source of the certificates of the agent's server.
 ///
 /// The certificate is that of `files` (`tlsCertFile` and `tlsPrivateKeyFile`). Without them it is, as
-/// upstream, `kubelet.crt` and `kubelet.key` in `directory`; they are made if they are not there, good
-/// for `names`, and made anew before they expire. No authority that a client knows signs them: an API
-/// server that verifies agents will not connect.
+/// upstream, `kubelet.crt` and `kubelet.key` in `directory`. These are created for `names` if they are
+/// missing, and renewed before they expire. They are self-signed: an API server that verifies agents
+/// will not connect.
 #[derive(Debug, Clone)]
 pub struct Serving {
     pub files: (Option<PathBuf>, Option<PathBuf>),
     pub directory: PathBuf,
     pub names: Vec<String>,
-    /// `clientCAFile`: clients with a certificate of an authority in it get in.
+    /// `clientCAFile`: clients with a certificate of one of these authorities are authenticated.
     pub client_authority: Option<PathBuf>,
     pub clock: Clock,
 }
@@ -54,30 +57,44 @@ pub struct Serving {
 type Material = (Pair, Option<String>);
 
 impl Serving {
-    /// Returns the material as it is now.
+    /// Returns the current material.
     pub fn load(&self) -> Result<ServerTls, ServingError> {
         let (pair, authority) = self.read()?;
         Ok(ServerTls::new(&pair, authority.as_deref(), self.clock.clone())?)
     }
 
-    /// Keeps `tls` at what the files hold.
+    /// Keeps `tls` up to date with the files.
     pub async fn keep_current(self, tls: ServerTls) {
-        // What is in use is not known to be what is there now, so the first look replaces it.
-        let mut last = None;
+        restart_on_panic("serving certificate", || self.follow_files(&tls)).await;
+    }
+
+    async fn follow_files(&self, tls: &ServerTls) {
+        // The material in use may be older than the files, so the first check replaces it.
+        let (mut last, mut errors) = (None, ErrorLog::default());
         loop {
             tokio::time::sleep(CHECK_EVERY).await;
-            match self.check(&tls, &mut last) {
-                Ok(false) => {}
-                Ok(true) => tracing::info!("loaded the serving certificate"),
+            match self.check(tls, &mut last) {
+                Ok(loaded) => {
+                    let recovered = errors.recovered().is_some();
+                    if loaded || recovered {
+                        tracing::info!("loaded the serving certificate");
+                    }
+                }
                 Err(error) => {
-                    let why = error.to_string();
-                    tracing::error!(why, "cannot load the serving certificate; the last one stays");
+                    if errors.failed(&error) {
+                        let retry_in_ms = millis(CHECK_EVERY);
+                        tracing::error!(
+                            %error,
+                            retry_in_ms,
+                            "failed to load the serving certificate; keeping the last one"
+                        );
+                    }
                 }
             }
         }
     }
 
-    /// Replaces `tls` if the files hold something else than `last`. Returns whether it did.
+    /// Replaces `tls` if the contents of the files differ from `last`. Returns true if it did.
     fn check(&self, tls: &ServerTls, last: &mut Option<Material>) -> Result<bool, ServingError> {
         let found = self.read()?;
         if last.as_ref() == Some(&found) {
@@ -109,8 +126,8 @@ impl Serving {
         Ok((pair, authority.transpose()?))
     }
 
-    /// Returns whether a file holds a certificate that need not be made anew. One that cannot be understood is
-    /// not ours to replace.
+    /// Returns true if a file has a certificate that does not have to be renewed. A file that cannot be
+    /// parsed is not replaced, because it may not be the agent's.
     fn is_current(&self, certificate: &Path) -> bool {
         let Ok(text) = fs::read_to_string(certificate) else { return certificate.exists() };
         certificates::validity(&text).is_none_or(|validity| !validity.is_due(self.clock.now()))
@@ -127,7 +144,7 @@ impl Serving {
         let chain = made.certificate + &authority.certificate;
         write_atomically(key, made.key.as_bytes())?;
         write_atomically(certificate, chain.as_bytes())?;
-        // Clients that verify the agent have to read it. Not every system has modes.
+        // Clients that verify the agent have to read it. Not every system has file modes.
         let _ = owners::set_mode(certificate, 0o644);
         Ok(())
     }
@@ -142,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_made_anew_before_they_expire_and_given_ones_are_read_again() {
+    fn own_certificates_are_renewed_and_given_ones_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let days = Arc::new(AtomicU64::new(0));
         let start = SystemTime::now();

@@ -1,7 +1,7 @@
-//! The results of the agent's health checks, for `/metrics/slis`: [`Checks`]. Names and help are
+//! The results of the agent's health checks, for `/metrics/slis`: [`HealthCheckMetrics`]. Names and help are
 //! upstream's.
 
-use crate::metrics::{Counter, Gauge, Registry};
+use crate::observability::prometheus::{Counter, Gauge, Registry};
 
 /// The checks behind `/healthz`. The first two cannot fail while the agent answers at all.
 const NAMES: [&str; 3] = ["ping", "log", "syncloop"];
@@ -10,15 +10,15 @@ const TYPE: &str = "healthz";
 
 /// Counts the results of health checks. Clones share the counts.
 #[derive(Debug, Clone)]
-pub(super) struct Checks {
+pub(super) struct HealthCheckMetrics {
     /// Holds these metrics and no others.
     pub(super) registry: Registry,
     now: Gauge,
     total: Counter,
 }
 
-impl Default for Checks {
-    fn default() -> Checks {
+impl Default for HealthCheckMetrics {
+    fn default() -> HealthCheckMetrics {
         let registry = Registry::default();
         let now = registry.gauge(
             "kubernetes_healthcheck",
@@ -30,11 +30,11 @@ impl Default for Checks {
             "[STABLE] This metric records the results of all healthcheck.",
             &["name", "status", "type"],
         );
-        Checks { registry, now, total }
+        HealthCheckMetrics { registry, now, total }
     }
 }
 
-impl Checks {
+impl HealthCheckMetrics {
     /// Records one run of all checks.
     pub(super) fn observe(&self, is_healthy: bool) {
         for name in NAMES {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn results_are_counted_by_check_and_status() {
-        let checks = Checks::default();
+        let checks = HealthCheckMetrics::default();
         checks.observe(true);
         checks.observe(false);
         let text = checks.registry.render();

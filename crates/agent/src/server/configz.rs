@@ -1,12 +1,12 @@
-//! The configuration in force, as `/configz` tells it: [`in_force`].
+//! The effective configuration, for `/configz`: [`in_force`].
 //!
-//! What was written, and beside it the defaults of every field that the agent goes by. Fields that mean
-//! nothing to it are told only if somebody wrote them.
+//! It has the written fields, and the defaults of every field that has an effect. Fields without an effect
+//! are included only if they were written.
 
 use serde_json::{Value, json};
 
-/// What is in force where nothing else is written. Upstream's values, and the agent's own readers have the
-/// same: a test holds them together where there is one.
+/// Values of fields that are not written: upstream's. Where the agent has a reader with the same default,
+/// a test compares the two.
 fn defaults() -> Value {
     json!({
         "enableServer": true,
@@ -50,7 +50,7 @@ fn defaults() -> Value {
     })
 }
 
-/// What was written with the defaults beside it.
+/// Returns the written configuration with the defaults added.
 #[must_use]
 pub fn in_force(written: Value) -> Value {
     let mut all = defaults();
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_goes_before_defaults() {
+    fn written_fields_override_defaults() {
         let told = in_force(json!({"maxPods": 3, "clusterDomain": "x", "podPidsLimit": null}));
         assert_eq!((&told["maxPods"], &told["clusterDomain"]), (&3.into(), &"x".into()));
         assert_eq!(told["podPidsLimit"], -1);

@@ -1,4 +1,4 @@
-//! `containerLogs`: what a container wrote, once or as it comes.
+//! `containerLogs`: the log of a container, once or followed.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,27 +10,28 @@ use https::{Answer, Body};
 use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 
-use super::{Asked, Refusal, Server, TEXT, find};
-use crate::logs::reader::{self, Options, Reader};
+use super::{Refusal, Server, ServerRequest, TEXT, find_container};
+use crate::runtime::logs::reader::{self, Options, Reader};
 
-/// How many pieces of a log are read ahead of who wants it.
+/// Number of pieces of a log that are read ahead of the client.
 const AHEAD: usize = 4;
 
 impl Server {
     pub(super) async fn logs(
         &self,
-        asked: &Asked,
+        request: &ServerRequest,
         namespace: &str,
         pod_name: &str,
         name: &str,
     ) -> Result<Answer, Refusal> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        let options = options(asked, Timestamp::new(seconds, since.subsec_nanos()))?;
+        let options = options(request, Timestamp::new(seconds, since.subsec_nanos()))?;
         let missing =
             || Refusal::new(StatusCode::NOT_FOUND, format!("pod {pod_name:?} does not exist"));
-        let pod = self.answers.pod(namespace, pod_name).ok_or_else(missing)?;
-        let id = find::logged(&pod, pod_name, name, flag(asked, "previous")?)?.to_owned();
+        let pod = self.backend.pod(namespace, pod_name).ok_or_else(missing)?;
+        let id =
+            find_container::logged(&pod, pod_name, name, flag(request, "previous")?)?.to_owned();
         let status = self.container(&id).await.map_err(|error| Refusal::of_runtime(&error))?;
         let path = PathBuf::from(status.log_path);
         let opening = tokio::task::spawn_blocking(move || Reader::open(&path, options)).await;
@@ -38,13 +39,13 @@ impl Server {
         let reader = opening.map_err(|error| failed(error.to_string()))?;
         let reader = reader.map_err(|error| failed(error.to_string()))?;
         let (sender, chunks) = mpsc::channel(AHEAD);
-        // What is there is told to its end; what is still to come ends with the server.
+        // The existing log is sent to its end; following ends with the server.
         let lasts = options.follow;
         let server = self.clone();
         tokio::spawn(async move {
             let runs = || server.runs(&id);
             tokio::select! {
-                // A log that cannot be read further ends: that is all its reader can be told by now.
+                // After the headers are sent, a read error can only end the response.
                 _ = reader::follow(reader, runs, sender) => {}
                 () = server.stopping(), if lasts => {}
             }
@@ -59,14 +60,14 @@ impl Server {
         Ok(self.runtime.call(request).await?.status.unwrap_or_default())
     }
 
-    /// Returns when the server is told to stop.
+    /// Returns when the server is stopped.
     async fn stopping(&self) {
         let Some(mut stop) = self.stop.clone() else { return std::future::pending().await };
-        // Who no longer can tell it to stop has gone.
+        // If the sender is gone, the server stops.
         let _ = stop.wait_for(|stopping| *stopping).await;
     }
 
-    /// Whether a container still runs. A runtime that does not answer does not say that it does not.
+    /// Returns true if a container still runs, or if the runtime does not answer.
     async fn runs(&self, id: &str) -> bool {
         match self.container(id).await {
             Ok(status) => status.state() == v1::ContainerState::ContainerRunning,
@@ -75,9 +76,9 @@ impl Server {
     }
 }
 
-/// What is wanted, as the API server says it.
-fn options(asked: &Asked, now: Timestamp) -> Result<Options, Refusal> {
-    let since = match (asked.parameter("sinceTime"), number(asked, "sinceSeconds")?) {
+/// Parses the options in the query.
+fn options(request: &ServerRequest, now: Timestamp) -> Result<Options, Refusal> {
+    let since = match (request.parameter("sinceTime"), number(request, "sinceSeconds")?) {
         ("", None) => None,
         ("", Some(seconds)) => {
             let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -92,11 +93,11 @@ fn options(asked: &Asked, now: Timestamp) -> Result<Options, Refusal> {
         }
     };
     Ok(Options {
-        follow: flag(asked, "follow")?,
-        tail: number(asked, "tailLines")?,
+        follow: flag(request, "follow")?,
+        tail: number(request, "tailLines")?,
         since,
-        timestamps: flag(asked, "timestamps")?,
-        limit: number(asked, "limitBytes")?,
+        timestamps: flag(request, "timestamps")?,
+        limit: number(request, "limitBytes")?,
     })
 }
 
@@ -104,8 +105,8 @@ fn invalid(name: &str, value: &str, wanted: impl std::fmt::Display) -> Refusal {
     Refusal::bad(format!("{name}: Invalid value: {value:?}: {wanted}"))
 }
 
-fn number(asked: &Asked, name: &str) -> Result<Option<u64>, Refusal> {
-    match asked.parameter(name) {
+fn number(request: &ServerRequest, name: &str) -> Result<Option<u64>, Refusal> {
+    match request.parameter(name) {
         "" => Ok(None),
         text => match text.parse() {
             Ok(number) => Ok(Some(number)),
@@ -114,8 +115,8 @@ fn number(asked: &Asked, name: &str) -> Result<Option<u64>, Refusal> {
     }
 }
 
-fn flag(asked: &Asked, name: &str) -> Result<bool, Refusal> {
-    match asked.parameter(name) {
+fn flag(request: &ServerRequest, name: &str) -> Result<bool, Refusal> {
+    match request.parameter(name) {
         "" | "0" | "false" => Ok(false),
         "1" | "true" => Ok(true),
         text => Err(invalid(name, text, "must be true or false")),
@@ -127,16 +128,21 @@ mod tests {
     use super::*;
     use http::{HeaderMap, Method};
 
-    fn asked(query: &str) -> Asked {
+    fn request(query: &str) -> ServerRequest {
         let (method, headers) = (Method::GET, HeaderMap::new());
-        Asked { method, headers, path: String::new(), query: super::super::parameters(query) }
+        ServerRequest {
+            method,
+            headers,
+            path: String::new(),
+            query: super::super::parameters(query),
+        }
     }
 
     #[test]
     fn options_are_read_as_the_api_server_writes_them() {
         let now = Timestamp::new(1000, 0);
         let read = options(
-            &asked("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&limitBytes=9"),
+            &request("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&limitBytes=9"),
             now,
         );
         let expected = Options {
@@ -147,7 +153,8 @@ mod tests {
             limit: Some(9),
         };
         assert_eq!(read, Ok(expected));
-        let read = options(&asked("sinceTime=1970-01-01T00%3A00%3A05Z&follow=false"), now).unwrap();
+        let read =
+            options(&request("sinceTime=1970-01-01T00%3A00%3A05Z&follow=false"), now).unwrap();
         assert_eq!(read, Options { since: Some(Timestamp::new(5, 0)), ..Options::default() });
     }
 
@@ -161,7 +168,7 @@ mod tests {
             ("sinceTime=yesterday", "sinceTime: Invalid value"),
             ("sinceTime=1970-01-01T00:00:05Z&sinceSeconds=1", "at most one of"),
         ] {
-            let refusal = options(&asked(query), Timestamp::new(0, 0)).unwrap_err();
+            let refusal = options(&request(query), Timestamp::new(0, 0)).unwrap_err();
             assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
             assert!(refusal.text.contains(words), "{}", refusal.text);
         }

@@ -1,6 +1,5 @@
-//! Exec, attach and port-forward: the runtime says where the stream is to be had, and the connection is
-//! joined to that place. What client and runtime say to each other is theirs. And `run`, which waits for
-//! what a command has to say.
+//! Exec, attach and port-forward: the runtime returns the URL of a stream, and the server joins the
+//! connection to it without reading it. `run` waits for the output of a command.
 
 use std::time::Duration;
 
@@ -14,12 +13,12 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Asked, Refusal, Server, TEXT, document, find};
+use super::{Refusal, Server, ServerRequest, TEXT, document, find_container};
 
-/// To be connected to the runtime, which is on this machine.
+/// Time to connect to the runtime, which is on this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which of a process's streams are wanted.
+/// The requested streams of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Streams {
     stdin: bool,
@@ -29,8 +28,8 @@ struct Streams {
 }
 
 impl Streams {
-    fn of(asked: &Asked) -> Result<Streams, Refusal> {
-        let on = |name: &str| matches!(asked.parameter(name), "1" | "true");
+    fn of(request: &ServerRequest) -> Result<Streams, Refusal> {
+        let on = |name: &str| matches!(request.parameter(name), "1" | "true");
         let tty = on("tty");
         // A terminal has one stream for both.
         let stderr = on("error") && !tty;
@@ -42,7 +41,7 @@ impl Streams {
     }
 }
 
-/// The words of a command.
+/// Collects the words of a command.
 fn command<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Refusal> {
     let words: Vec<String> = words.map(str::to_owned).collect();
     if words.is_empty() {
@@ -54,47 +53,47 @@ fn command<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Refu
 impl Server {
     fn known(&self, namespace: &str, pod: &str) -> Result<Value, Refusal> {
         let missing = || Refusal::new(StatusCode::NOT_FOUND, "pod does not exist");
-        self.answers.pod(namespace, pod).ok_or_else(missing)
+        self.backend.pod(namespace, pod).ok_or_else(missing)
     }
 
     pub(super) async fn exec(
         &self,
-        asked: &Asked,
+        request: &ServerRequest,
         namespace: &str,
         pod: &str,
         container: &str,
     ) -> Result<Answer, Refusal> {
-        let Streams { stdin, stdout, stderr, tty } = Streams::of(asked)?;
+        let Streams { stdin, stdout, stderr, tty } = Streams::of(request)?;
         let pod = self.known(namespace, pod)?;
-        let container_id = find::running(&pod, container)?.to_owned();
-        let cmd = command(asked.parameters("command"))?;
-        must_upgrade(asked)?;
-        let request =
+        let container_id = find_container::running(&pod, container)?.to_owned();
+        let cmd = command(request.parameters("command"))?;
+        must_upgrade(request)?;
+        let rpc =
             v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr, ..Default::default() };
-        let url = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?.url;
-        join(asked, &url).await
+        let url = self.runtime.call(rpc).await.map_err(|e| Refusal::of_runtime(&e))?.url;
+        join(request, &url).await
     }
 
-    /// Runs a command to its end, and gives what it said; upstream's way for scripts.
+    /// Runs a command to its end and returns its output. Upstream has this for scripts.
     pub(super) async fn run(
         &self,
-        asked: &Asked,
+        request: &ServerRequest,
         namespace: &str,
         pod: &str,
         container: &str,
     ) -> Result<Answer, Refusal> {
         let pod = self.known(namespace, pod)?;
-        let container_id = find::running(&pod, container)?.to_owned();
-        let cmd = command(asked.parameter("cmd").split_whitespace())?;
-        let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
-        let answer = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?;
+        let container_id = find_container::running(&pod, container)?.to_owned();
+        let cmd = command(request.parameter("cmd").split_whitespace())?;
+        let rpc = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
+        let answer = self.runtime.call(rpc).await.map_err(|e| Refusal::of_runtime(&e))?;
         let said = [answer.stdout, answer.stderr].concat();
         match answer.exit_code {
             0 => Ok(document(StatusCode::OK, TEXT, said)),
             code => {
                 let text = format!(
                     "command {:?} exited with {code}: {}",
-                    asked.parameter("cmd"),
+                    request.parameter("cmd"),
                     String::from_utf8_lossy(&said)
                 );
                 Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
@@ -104,60 +103,61 @@ impl Server {
 
     pub(super) async fn attach(
         &self,
-        asked: &Asked,
+        request: &ServerRequest,
         namespace: &str,
         pod: &str,
         container: &str,
     ) -> Result<Answer, Refusal> {
-        let Streams { stdin, stdout, stderr, .. } = Streams::of(asked)?;
+        let Streams { stdin, stdout, stderr, .. } = Streams::of(request)?;
         let pod = self.known(namespace, pod)?;
-        let container_id = find::running(&pod, container)?.to_owned();
-        must_upgrade(asked)?;
-        // Whether there is a terminal was decided when the process was started.
-        let tty = find::container(&pod, container).is_some_and(|spec| spec["tty"] == true);
+        let container_id = find_container::running(&pod, container)?.to_owned();
+        must_upgrade(request)?;
+        // The terminal was set up when the process started.
+        let tty =
+            find_container::container(&pod, container).is_some_and(|spec| spec["tty"] == true);
         let stderr = stderr && !tty;
-        let request =
+        let rpc =
             v1::AttachRequest { container_id, stdin, tty, stdout, stderr, ..Default::default() };
-        let url = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?.url;
-        join(asked, &url).await
+        let url = self.runtime.call(rpc).await.map_err(|e| Refusal::of_runtime(&e))?.url;
+        join(request, &url).await
     }
 
     pub(super) async fn port_forward(
         &self,
-        asked: &Asked,
+        request: &ServerRequest,
         namespace: &str,
         pod: &str,
     ) -> Result<Answer, Refusal> {
         let known = self.known(namespace, pod)?;
-        must_upgrade(asked)?;
-        let port = ports(asked)?;
+        must_upgrade(request)?;
+        let port = ports(request)?;
         let uid = known["metadata"]["uid"].as_str().unwrap_or_default();
         let missing = || {
             let text = format!("pod not found ({:?})", format!("{pod}_{namespace}"));
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
         };
-        let pod_sandbox_id = self.answers.sandbox(uid).ok_or_else(missing)?;
-        let request = v1::PortForwardRequest { pod_sandbox_id, port };
-        let url = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?.url;
-        join(asked, &url).await
+        let pod_sandbox_id = self.backend.sandbox(uid).ok_or_else(missing)?;
+        let rpc = v1::PortForwardRequest { pod_sandbox_id, port };
+        let url = self.runtime.call(rpc).await.map_err(|e| Refusal::of_runtime(&e))?.url;
+        join(request, &url).await
     }
 }
 
-fn must_upgrade(asked: &Asked) -> Result<(), Refusal> {
-    if https::is_upgrade(&asked.headers) {
+fn must_upgrade(request: &ServerRequest) -> Result<(), Refusal> {
+    if https::is_upgrade(&request.headers) {
         return Ok(());
     }
     Err(Refusal::bad("Upgrade request required"))
 }
 
-/// Over SPDY each stream says which port it is for; over WebSocket the request does, for all.
-fn ports(asked: &Asked) -> Result<Vec<i32>, Refusal> {
-    let upgrade = asked.headers.get("upgrade").and_then(|value| value.to_str().ok());
+/// Over SPDY each stream names its port; over WebSocket the request names all of them.
+fn ports(request: &ServerRequest) -> Result<Vec<i32>, Refusal> {
+    let upgrade = request.headers.get("upgrade").and_then(|value| value.to_str().ok());
     if !upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket")) {
         return Ok(Vec::new());
     }
     let mut ports = Vec::new();
-    for text in asked.parameters("port").flat_map(|list| list.split(',')) {
+    for text in request.parameters("port").flat_map(|list| list.split(',')) {
         match text.parse() {
             Ok(port @ 1..=65535) => ports.push(port),
             _ => {
@@ -172,10 +172,10 @@ fn ports(asked: &Asked) -> Result<Vec<i32>, Refusal> {
     Ok(ports)
 }
 
-/// Asks for the same change of protocol where the runtime said.
-async fn join(asked: &Asked, url: &str) -> Result<Answer, Refusal> {
+/// Requests the same protocol upgrade from the URL of the runtime.
+async fn join(request: &ServerRequest, url: &str) -> Result<Answer, Refusal> {
     let failed = |text: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text);
-    let (host, port, request) = request(asked, url)?;
+    let (host, port, upgrade) = upgrade_request(request, url)?;
     let connecting = timeout(PATIENCE, TcpStream::connect((host.as_str(), port))).await;
     let stream = match connecting {
         Ok(Ok(stream)) => stream,
@@ -185,15 +185,18 @@ async fn join(asked: &Asked, url: &str) -> Result<Answer, Refusal> {
             return Err(failed(format!("error dialing backend: {url}: no answer in {waited} s")));
         }
     };
-    // Keystrokes are small and wanted at once.
+    // Keystrokes are small and should not be delayed.
     let _ = stream.set_nodelay(true);
     let backend = |error: https::ExchangeError| failed(format!("the runtime at {url}: {error}"));
-    let response = https::exchange(stream, request).await.map_err(backend)?;
+    let response = https::exchange(stream, upgrade).await.map_err(backend)?;
     https::relay(response).await.map_err(backend)
 }
 
-/// Where to go, and what to ask there.
-fn request(asked: &Asked, url: &str) -> Result<(String, u16, Request<Full<Bytes>>), Refusal> {
+/// Returns host, port and request for a URL of the runtime.
+fn upgrade_request(
+    request: &ServerRequest,
+    url: &str,
+) -> Result<(String, u16, Request<Full<Bytes>>), Refusal> {
     let failed = |words: &str| {
         let text = format!("the runtime gave {url:?} for the stream, {words}");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
@@ -213,12 +216,12 @@ fn request(asked: &Asked, url: &str) -> Result<(String, u16, Request<Full<Bytes>
     let port = authority.port_u16().unwrap_or(80);
     let named = HeaderValue::from_str(authority.as_str());
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut request = Request::new(Full::new(Bytes::new()));
-    *request.method_mut() = asked.method.clone();
-    *request.uri_mut() = path.parse().map_err(|_| failed("which has no path"))?;
-    *request.headers_mut() = https::upgrade_headers(&asked.headers);
-    request.headers_mut().insert(HOST, named.map_err(|_| failed("which names no host"))?);
-    Ok((host, port, request))
+    let mut upgrade = Request::new(Full::new(Bytes::new()));
+    *upgrade.method_mut() = request.method.clone();
+    *upgrade.uri_mut() = path.parse().map_err(|_| failed("which has no path"))?;
+    *upgrade.headers_mut() = https::upgrade_headers(&request.headers);
+    upgrade.headers_mut().insert(HOST, named.map_err(|_| failed("which names no host"))?);
+    Ok((host, port, upgrade))
 }
 
 #[cfg(test)]
@@ -226,18 +229,18 @@ mod tests {
     use super::*;
     use http::{HeaderMap, Method};
 
-    fn asked(query: &str, upgrade: &'static str) -> Asked {
+    fn request(query: &str, upgrade: &'static str) -> ServerRequest {
         let mut headers = HeaderMap::new();
         headers.insert("connection", HeaderValue::from_static("Upgrade"));
         headers.insert("upgrade", HeaderValue::from_static(upgrade));
         headers.insert("host", HeaderValue::from_static("node:10250"));
         let query = super::super::parameters(query);
-        Asked { method: Method::POST, path: String::new(), query, headers }
+        ServerRequest { method: Method::POST, path: String::new(), query, headers }
     }
 
     #[test]
     fn streams_are_chosen_and_a_terminal_has_no_second_output() {
-        let of = |query: &str| Streams::of(&asked(query, "SPDY/3.1"));
+        let of = |query: &str| Streams::of(&request(query, "SPDY/3.1"));
         let all = of("input=1&output=1&error=1").unwrap();
         assert_eq!(all, Streams { stdin: true, stdout: true, stderr: true, tty: false });
         let terminal = of("output=1&error=1&tty=1").unwrap();
@@ -247,23 +250,23 @@ mod tests {
 
     #[test]
     fn ports_of_websockets_are_in_the_request() {
-        assert_eq!(ports(&asked("", "SPDY/3.1")), Ok(vec![]));
-        assert_eq!(ports(&asked("port=80&port=81,82", "websocket")), Ok(vec![80, 81, 82]));
+        assert_eq!(ports(&request("", "SPDY/3.1")), Ok(vec![]));
+        assert_eq!(ports(&request("port=80&port=81,82", "websocket")), Ok(vec![80, 81, 82]));
         for query in ["", "port=0", "port=x", "port=65536", "port="] {
-            assert!(ports(&asked(query, "WebSocket")).is_err(), "{query}");
+            assert!(ports(&request(query, "WebSocket")).is_err(), "{query}");
         }
     }
 
     #[test]
-    fn the_runtime_is_asked_where_it_said() {
-        let (host, port, request) =
-            request(&asked("", "SPDY/3.1"), "http://[::1]:4321/exec/token").unwrap();
+    fn streams_are_requested_at_the_url_of_the_runtime() {
+        let (host, port, upgrade) =
+            upgrade_request(&request("", "SPDY/3.1"), "http://[::1]:4321/exec/token").unwrap();
         assert_eq!((host.as_str(), port), ("::1", 4321));
         assert_eq!(
-            (request.uri().to_string(), request.method()),
+            (upgrade.uri().to_string(), upgrade.method()),
             ("/exec/token".to_owned(), &Method::POST)
         );
-        let headers = request.headers();
+        let headers = upgrade.headers();
         assert_eq!(
             (&headers["host"], &headers["upgrade"]),
             (&HeaderValue::from_static("[::1]:4321"), &HeaderValue::from_static("SPDY/3.1"),)
@@ -274,7 +277,7 @@ mod tests {
             ("/exec/x", "no http:// URL"),
             ("http://", "no URL"),
         ] {
-            let refusal = super::request(&asked("", "SPDY/3.1"), url).unwrap_err();
+            let refusal = upgrade_request(&request("", "SPDY/3.1"), url).unwrap_err();
             assert!(refusal.text.contains(words), "{url}: {}", refusal.text);
         }
     }

@@ -1,4 +1,4 @@
-//! The server over TLS, with pods that are objects only: who gets in, and what is told without a
+//! The server over TLS, with pods that are objects only: access, and everything that works without a
 //! runtime.
 
 use client::Transport;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::*;
 
-struct Told;
+struct AgentEvent;
 
-impl Answers for Told {
+impl ServerBackend for AgentEvent {
     fn pods(&self) -> Vec<Value> {
         vec![pod()]
     }
@@ -36,8 +36,8 @@ impl Answers for Told {
     }
 
     fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
-        let told = (path == "/stats/summary").then(|| (JSON, "{}".to_owned()));
-        Box::pin(std::future::ready(told))
+        let answer = (path == "/stats/summary").then(|| (JSON, "{}".to_owned()));
+        Box::pin(std::future::ready(answer))
     }
 }
 
@@ -78,7 +78,7 @@ fn the_container_whose_log_is_meant_is_found() {
         ("done", false, "3"),
         ("init", false, "i"),
     ] {
-        assert_eq!(find::logged(&pod, "p", name, previous), Ok(id), "{name} {previous}");
+        assert_eq!(find_container::logged(&pod, "p", name, previous), Ok(id), "{name} {previous}");
     }
     for (name, previous, text) in [
         (
@@ -100,7 +100,7 @@ fn the_container_whose_log_is_meant_is_found() {
         ("new", false, r#"container "new" in pod "p" is not available"#),
         ("done", true, r#"previous terminated container "done" in pod "p" not found"#),
     ] {
-        assert_eq!(find::logged(&pod, "p", name, previous), Err(Refusal::bad(text)));
+        assert_eq!(find_container::logged(&pod, "p", name, previous), Err(Refusal::bad(text)));
     }
 }
 
@@ -121,9 +121,9 @@ async fn serve_to(access: Access) -> Served {
     let listener = Server::bind(any, &pair, Some(&authority.certificate)).await.unwrap();
     let port = listener.address().unwrap().port();
     let (stop, stopping) = watch::channel(false);
-    // There is no runtime: what needs one says so.
+    // There is no runtime, so requests that need one fail.
     let runtime = Client::new(cri::Endpoint::parse("unix:///nowhere/runtime.sock").unwrap());
-    let server = Server::new(Arc::new(Told), runtime).open_to(access);
+    let server = Server::new(Arc::new(AgentEvent), runtime).open_to(access);
     tokio::spawn(server.serve(listener, stopping));
     Served { authority, port, _stop: stop }
 }
@@ -189,21 +189,21 @@ async fn only_the_api_server_and_administrators_get_in() {
             let (status, ..) = ask(Some(pair)).await;
             assert!(!matches!(status, 401 | 403), "{path}: {status}");
         }
-        // Without an API to ask, a token proves nothing.
+        // Without an API to review it, a token is not accepted.
         let bearer = [("authorization", "Bearer x")];
         assert_eq!(served.ask(None, method, path, &bearer).await.0, 401, "{path}");
     }
     for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {
-        let told = served.ask(None, Method::GET, path, &[]).await;
-        assert_eq!(told, (200, TEXT.to_owned(), "ok".to_owned()));
+        let response = served.ask(None, Method::GET, path, &[]).await;
+        assert_eq!(response, (200, TEXT.to_owned(), "ok".to_owned()));
     }
 }
 
-/// An API that knows one token and lets its user read metrics and statistics of node `n`. Keeps what it was
-/// asked.
+/// An API that accepts one token and allows its user metrics and statistics of node `n`. Records its
+/// requests.
 #[derive(Debug, Default)]
 struct Reviewer {
-    asked: Mutex<Vec<Value>>,
+    request: Mutex<Vec<Value>>,
     /// True if it fails.
     away: bool,
 }
@@ -233,7 +233,7 @@ impl Transport for Reviewer {
             }
             other => panic!("{other}"),
         };
-        self.asked.lock().unwrap().push(spec.clone());
+        self.request.lock().unwrap().push(spec.clone());
         let (code, body) = match self.away {
             false => (201, json!({"status": status})),
             true => (503, json!({"kind": "Status", "reason": "ServiceUnavailable"})),
@@ -252,9 +252,9 @@ impl Reviewer {
         (reviewer, serve_to(access).await)
     }
 
-    /// The number of questions since the last time.
+    /// Returns the number of requests since the last call.
     fn count(&self) -> usize {
-        std::mem::take(&mut *self.asked.lock().unwrap()).len()
+        std::mem::take(&mut *self.request.lock().unwrap()).len()
     }
 }
 
@@ -262,11 +262,11 @@ const GOOD: &[(&str, &str)] = &[("authorization", "Bearer good")];
 const BAD: &[(&str, &str)] = &[("authorization", "Bearer bad")];
 
 #[tokio::test]
-async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
+async fn tokens_and_access_are_reviewed_by_the_api() {
     let (api, served) = Reviewer::default().serving(access::Settings::default()).await;
     let get = async |path: &str, headers| served.ask(None, Method::GET, path, headers).await;
     assert_eq!(get("/metrics", GOOD).await.0, 200);
-    let asked = api.asked.lock().unwrap().clone();
+    let request = api.request.lock().unwrap().clone();
     let expected = json!({
         "user": "prometheus", "uid": "1", "groups": ["g"], "extra": {"e": ["v"]},
         "resourceAttributes": {
@@ -274,9 +274,9 @@ async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
             "name": "n",
         },
     });
-    assert_eq!(asked, [json!({"token": "good"}), expected]);
+    assert_eq!(request, [json!({"token": "good"}), expected]);
     api.count();
-    // Both answers are kept, and so are refusals.
+    // Both answers are cached, and so are refusals.
     assert_eq!(get("/metrics/", GOOD).await.0, 200);
     assert_eq!(api.count(), 0);
     assert_eq!(get("/stats/summary", GOOD).await.0, 200);
@@ -285,25 +285,25 @@ async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
     let forbidden = "Forbidden (user=prometheus, verb=get, resource=nodes, \
                      subresource(s)=[configz proxy])";
     for _ in 0..2 {
-        let told = get("/configz", GOOD).await;
-        assert_eq!(told, (403, TEXT.to_owned(), forbidden.to_owned()));
+        let response = get("/configz", GOOD).await;
+        assert_eq!(response, (403, TEXT.to_owned(), forbidden.to_owned()));
     }
     assert_eq!(api.count(), 2);
     let path = "/exec/a/p/ok?output=1&command=a";
     assert_eq!(served.ask(None, Method::POST, path, GOOD).await.0, 403);
     assert_eq!(api.count(), 1);
     for _ in 0..2 {
-        let told = get("/metrics", BAD).await;
-        assert_eq!(told, (401, TEXT.to_owned(), "Unauthorized".to_owned()));
+        let response = get("/metrics", BAD).await;
+        assert_eq!(response, (401, TEXT.to_owned(), "Unauthorized".to_owned()));
     }
     assert_eq!(api.count(), 1);
     assert_eq!(get("/metrics", &[]).await.0, 401);
     assert_eq!(get("/metrics", &[("authorization", "Basic Z29vZA==")]).await.0, 401);
     assert_eq!(api.count(), 0);
-    // A certificate proves more than a token, and the API decides about its owner, too.
+    // A certificate is preferred to a token, and its user is authorized by the API as well.
     let viewer = served.pair("viewer", "berth:viewers");
     assert_eq!(served.ask(Some(&viewer), Method::GET, "/metrics", GOOD).await.0, 403);
-    let groups = api.asked.lock().unwrap()[0]["groups"].clone();
+    let groups = api.request.lock().unwrap()[0]["groups"].clone();
     assert_eq!(groups, json!(["berth:viewers", "system:authenticated"]));
     api.count();
     let trusted = served.pair(API_SERVER, "x");
@@ -337,16 +337,16 @@ async fn access_is_what_the_configuration_makes_it() {
 }
 
 #[tokio::test]
-async fn without_an_answer_of_the_api_nothing_is_allowed_and_nothing_is_kept() {
+async fn failed_reviews_allow_nothing_and_are_not_cached() {
     let away = Reviewer { away: true, ..Reviewer::default() };
     let (api, served) = away.serving(access::Settings::default()).await;
     let viewer = served.pair("viewer", "berth:viewers");
     for _ in 0..2 {
         assert_eq!(served.ask(None, Method::GET, "/metrics", GOOD).await.0, 401);
-        let told = served.ask(Some(&viewer), Method::GET, "/metrics", &[]).await;
+        let response = served.ask(Some(&viewer), Method::GET, "/metrics", &[]).await;
         let text =
             "Authorization error (user=viewer, verb=get, resource=nodes, subresource=metrics)";
-        assert_eq!(told, (500, TEXT.to_owned(), text.to_owned()));
+        assert_eq!(response, (500, TEXT.to_owned(), text.to_owned()));
     }
     assert_eq!(api.count(), 4);
 }
@@ -373,7 +373,7 @@ async fn documents_are_those_of_the_kubelet() {
     );
     let (_, _, text) = get("/configz").await;
     assert_eq!(text, r#"{"kubeletconfig":{"kind":"KubeletConfiguration","port":10250}}"#);
-    assert_eq!(get("/metrics").await.1, metrics::MEDIA_TYPE);
+    assert_eq!(get("/metrics").await.1, prometheus::MEDIA_TYPE);
     assert_eq!(get("/stats/summary").await.2, "{}");
     for path in ["/nope", "/spec", "/"] {
         assert_eq!(get(path).await, (404, TEXT.to_owned(), "404 page not found\n".to_owned()));
@@ -381,7 +381,7 @@ async fn documents_are_those_of_the_kubelet() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_in_upstreams_words() {
+async fn refusals_have_upstreams_texts() {
     let served = serve().await;
     let pair = served.pair(API_SERVER, "x");
     let spdy = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
@@ -427,10 +427,10 @@ async fn what_cannot_be_done_is_refused_in_upstreams_words() {
         (Method::POST, "/portForward/a/p", &spdy, 500, "pod not found (\"p_a\")"),
         (Method::DELETE, "/pods", &[], 405, "405: Method Not Allowed"),
     ] {
-        let told = served.ask(Some(&pair), method, path, headers).await;
-        assert_eq!(told, (status, TEXT.to_owned(), text.to_owned()), "{path}");
+        let response = served.ask(Some(&pair), method, path, headers).await;
+        assert_eq!(response, (status, TEXT.to_owned(), text.to_owned()), "{path}");
     }
-    // And without the runtime there is nothing to be had from it.
+    // Without a runtime there is no stream.
     let path = "/exec/a/p/ok?output=1&command=a";
     let (status, _, text) = served.ask(Some(&pair), Method::POST, path, &spdy).await;
     assert!(status == 500 && text.contains("/nowhere/runtime.sock"), "{status} {text}");

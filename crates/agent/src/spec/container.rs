@@ -1,9 +1,10 @@
-//! Containers: what runs, with what environment, resources and mounts.
+//! Containers: image, command, environment, resources and mounts.
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Amounts, FieldRef, Lifecycle, NameOnly, Probe, ResourceFieldRef, RestartPolicy, SecurityContext,
+    FieldRef, Lifecycle, NameOnly, Probe, ResourceFieldRef, ResourceList, RestartPolicy,
+    SecurityContext,
 };
 
 /// An init, sidecar, app or ephemeral container.
@@ -20,7 +21,7 @@ pub struct Container {
     pub env: Vec<EnvVar>,
     pub resources: Requirements,
     pub resize_policy: Vec<ContainerResizePolicy>,
-    /// Only containers with a policy of their own have one.
+    /// Set only on containers with a policy of their own.
     pub restart_policy: Option<RestartPolicy>,
     pub restart_policy_rules: Vec<RestartRule>,
     pub volume_mounts: Vec<VolumeMount>,
@@ -36,7 +37,7 @@ pub struct Container {
     pub stdin: bool,
     pub stdin_once: bool,
     pub tty: bool,
-    /// Ephemeral containers: whose processes are seen.
+    /// Ephemeral containers: the container whose process namespace is shared.
     pub target_container_name: String,
 }
 
@@ -72,7 +73,7 @@ pub struct EnvFromSource {
 #[serde(default, rename_all = "camelCase")]
 pub struct LocalSource {
     pub name: String,
-    /// Only where one value of it is meant.
+    /// Set only if one value is selected.
     pub key: String,
     pub optional: Option<bool>,
 }
@@ -108,8 +109,8 @@ pub struct FileKeySelector {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Requirements {
-    pub limits: Amounts,
-    pub requests: Amounts,
+    pub limits: ResourceList,
+    pub requests: ResourceList,
     pub claims: Vec<NameOnly>,
     pub qos_resources: Vec<QosResourceRequest>,
 }
@@ -122,7 +123,7 @@ pub struct QosResourceRequest {
     pub class: String,
 }
 
-/// Whether a change of a resource needs a restart.
+/// The restart that a change of a resource needs.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerResizePolicy {
@@ -130,7 +131,7 @@ pub struct ContainerResizePolicy {
     pub restart_policy: String,
 }
 
-/// What happens when the container exits in a certain way.
+/// The action for certain exit codes of the container.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestartRule {

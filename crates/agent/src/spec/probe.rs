@@ -1,4 +1,4 @@
-//! Probes and lifecycle hooks: what is asked of a container, and when.
+//! Probes and lifecycle hooks.
 
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ pub struct Probe {
     pub termination_grace_period_seconds: Option<i64>,
 }
 
-/// What is done; one of them is given.
+/// The action. One of the fields is set.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Handler {

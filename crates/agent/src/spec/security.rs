@@ -1,4 +1,4 @@
-//! Who a container runs as, and what it may do.
+//! Users, groups and privileges of containers.
 
 use serde::Deserialize;
 

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_pod_of_the_api_is_read_with_everything_it_asks_for() {
+fn a_pod_of_the_api_is_read_completely() {
     let pod: Pod = serde_json::from_value(serde_json::json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}},

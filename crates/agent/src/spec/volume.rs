@@ -1,4 +1,4 @@
-//! Volumes: what containers can mount.
+//! Volumes that containers can mount.
 
 use objects::Quantity;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::LocalSource;
 
-/// A volume by its name; one of the sources is given.
+/// A volume with its name. One of the sources is set.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Volume {
@@ -22,7 +22,7 @@ pub struct Volume {
     pub persistent_volume_claim: Option<ClaimSource>,
     pub ephemeral: Option<EphemeralSource>,
     pub csi: Option<CsiSource>,
-    /// Sources we do not know how to mount, by their names.
+    /// Sources that the agent cannot mount, by name.
     #[serde(flatten)]
     pub other: std::collections::BTreeMap<String, Value>,
 }
@@ -86,7 +86,7 @@ pub struct Projection {
     #[serde(rename = "downwardAPI")]
     pub downward_api: Option<DownwardApiSource>,
     pub service_account_token: Option<ServiceAccountTokenProjection>,
-    /// Sources we do not know how to project, by their names.
+    /// Sources that the agent cannot project, by name.
     #[serde(flatten)]
     pub other: std::collections::BTreeMap<String, Value>,
 }
@@ -144,7 +144,8 @@ pub struct ClaimSource {
     pub read_only: bool,
 }
 
-/// A claim that is made for the pod. Whoever makes it reads what it is to be; here only that it is one.
+/// A claim that is created for the pod. The controller that creates it reads the template; the agent only
+/// needs to know that there is one.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct EphemeralSource {}

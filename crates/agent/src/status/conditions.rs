@@ -1,11 +1,11 @@
-//! The conditions of a pod: what the agent says of it, in upstream's order and words.
+//! The conditions of a pod that the agent sets, in upstream's order and words.
 //!
-//! Gives conditions without times; when they changed is [`super::merge`]'s.
+//! Returns conditions without times; [`super::merge`] sets them.
 
 use super::containers::counts_for_ready;
 use super::model::{Condition, ContainerStatus, Phase, PodStatus};
-use super::{Known, Resize, RestartingAll};
-use crate::observed::PodSeen;
+use super::{Resize, RestartingAll, StatusInputs};
+use crate::runtime::observed::RuntimePod;
 use crate::spec::{Pod, Role};
 
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -13,7 +13,7 @@ pub(super) const READY: &str = "Ready";
 pub(super) const CONTAINERS_READY: &str = "ContainersReady";
 const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-/// Whether the agent alone says this of a pod.
+/// Returns true if only the agent sets this condition.
 pub(super) fn is_ours(kind: &str) -> bool {
     matches!(
         kind,
@@ -28,44 +28,44 @@ pub(super) fn is_ours(kind: &str) -> bool {
     )
 }
 
-/// All conditions the agent has to say something about.
+/// Returns all conditions that the agent sets.
 pub(super) fn of(
     pod: &Pod,
     old: &PodStatus,
-    seen: &PodSeen,
-    known: &Known,
+    observed: &RuntimePod,
+    inputs: &StatusInputs,
     new: &PodStatus,
 ) -> Vec<Condition> {
     let generation = pod.metadata.generation;
     let mut all: Vec<Condition> =
         old.conditions.iter().filter(|c| !is_ours(&c.kind)).cloned().collect();
-    if let Some(why) = known.end.as_ref().and_then(|end| end.disruption.as_ref()) {
-        let target = said(DISRUPTION_TARGET, true, "TerminationByKubelet", why.clone());
+    if let Some(why) = inputs.termination.as_ref().and_then(|cause| cause.disruption.as_ref()) {
+        let target = condition(DISRUPTION_TARGET, true, "TerminationByKubelet", why.clone());
         match all.iter_mut().find(|c| c.kind == DISRUPTION_TARGET) {
             Some(found) => *found = target,
             None => all.push(target),
         }
     }
     let given = all.len();
-    // Nothing is resized any more of a pod that is over.
-    all.extend(resize(&known.resize).filter(|_| !new.phase.is_terminal()));
-    all.push(sandbox(pod, seen));
+    // A finished pod is not resized.
+    all.extend(resize(&inputs.resize).filter(|_| !new.phase.is_terminal()));
+    all.push(sandbox(pod, observed));
     all.push(initialized(pod, new));
     let containers = containers_ready(pod, new);
     all.push(ready(pod, &all[..given], &containers));
     all.push(containers);
-    all.push(said("PodScheduled", true, "", String::new()));
+    all.push(condition("PodScheduled", true, "", String::new()));
     for condition in all[given..].iter_mut().filter(|c| c.observed_generation == 0) {
         condition.observed_generation = generation;
     }
     if let Some(target) = all.iter_mut().find(|c| c.kind == DISRUPTION_TARGET) {
         target.observed_generation = generation;
     }
-    all.extend(restarting_all(pod, known, new.phase));
+    all.extend(restarting_all(pod, inputs, new.phase));
     all
 }
 
-fn said(kind: &str, status: bool, reason: &str, message: String) -> Condition {
+fn condition(kind: &str, status: bool, reason: &str, message: String) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status: if status { "True" } else { "False" }.to_owned(),
@@ -78,20 +78,20 @@ fn said(kind: &str, status: bool, reason: &str, message: String) -> Condition {
 fn resize(resize: &Resize) -> impl Iterator<Item = Condition> {
     let kinds =
         [("PodResizePending", &resize.pending), ("PodResizeInProgress", &resize.in_progress)];
-    kinds.into_iter().filter_map(|(kind, told)| {
-        let told = told.as_ref()?;
-        let condition = said(kind, true, &told.reason, told.message.clone());
-        Some(Condition { observed_generation: told.generation, ..condition })
+    kinds.into_iter().filter_map(|(kind, outcome)| {
+        let outcome = outcome.as_ref()?;
+        let condition = condition(kind, true, &outcome.reason, outcome.message.clone());
+        Some(Condition { observed_generation: outcome.generation, ..condition })
     })
 }
 
-fn sandbox(pod: &Pod, seen: &PodSeen) -> Condition {
+fn sandbox(pod: &Pod, observed: &RuntimePod) -> Condition {
     const KIND: &str = "PodReadyToStartContainers";
-    let no = |message: &str| said(KIND, false, "PodSandboxNotReady", message.to_owned());
-    match (seen.sandboxes.is_empty(), crate::steps::sandbox_needed(pod, seen)) {
+    let no = |message: &str| condition(KIND, false, "PodSandboxNotReady", message.to_owned());
+    match (observed.sandboxes.is_empty(), crate::pods::sync_plan::sandbox_needed(pod, observed)) {
         (true, _) => no("no pod sandbox exists"),
         (false, Some(_)) => no("pod sandbox is not ready"),
-        (false, None) => said(KIND, true, "", String::new()),
+        (false, None) => condition(KIND, true, "", String::new()),
     }
 }
 
@@ -107,18 +107,18 @@ fn initialized(pod: &Pod, new: &PodStatus) -> Condition {
         lists.sort_in(&container.name, status.map(complete));
     }
     if new.phase == Phase::Succeeded && lists.unknown.is_empty() {
-        return said(KIND, true, "PodCompleted", String::new());
+        return condition(KIND, true, "PodCompleted", String::new());
     }
     let begun = |status: &ContainerStatus| {
         status.state.waiting.is_none() || status.last_state.terminated.is_some()
     };
-    // A pod that has been initialized stays so, also while init containers run again.
+    // An initialized pod stays initialized while init containers run again.
     if new.container_statuses.iter().any(begun) {
-        return said(KIND, true, "", String::new());
+        return condition(KIND, true, "", String::new());
     }
     match lists.render("incomplete") {
-        Some(message) => said(KIND, false, "ContainersNotInitialized", message),
-        None => said(KIND, true, "", String::new()),
+        Some(message) => condition(KIND, false, "ContainersNotInitialized", message),
+        None => condition(KIND, true, "", String::new()),
     }
 }
 
@@ -138,22 +138,22 @@ fn containers_ready(pod: &Pod, new: &PodStatus) -> Condition {
         return over;
     }
     match lists.render("unready") {
-        Some(message) => said(CONTAINERS_READY, false, "ContainersNotReady", message),
-        None => said(CONTAINERS_READY, true, "", String::new()),
+        Some(message) => condition(CONTAINERS_READY, false, "ContainersNotReady", message),
+        None => condition(CONTAINERS_READY, true, "", String::new()),
     }
 }
 
-/// What is said of readiness in a phase that a pod never leaves.
+/// Returns the readiness conditions of a terminal phase.
 pub(super) fn at_the_end(kind: &str, phase: Phase) -> Option<Condition> {
     let reason = match phase {
         Phase::Succeeded => "PodCompleted",
         Phase::Failed => "PodFailed",
         Phase::Pending | Phase::Running | Phase::Unknown => return None,
     };
-    Some(said(kind, false, reason, String::new()))
+    Some(condition(kind, false, reason, String::new()))
 }
 
-/// Ready are the containers, and what others have to say about the pod.
+/// A pod is ready if its containers are and its readiness gates are true.
 fn ready(pod: &Pod, given: &[Condition], containers: &Condition) -> Condition {
     if !containers.is_true() {
         return Condition { kind: READY.to_owned(), ..containers.clone() };
@@ -177,13 +177,13 @@ fn ready(pod: &Pod, given: &[Condition], containers: &Condition) -> Condition {
         })
         .collect();
     match problems.is_empty() {
-        true => said(READY, true, "", String::new()),
-        false => said(READY, false, "ReadinessGatesNotReady", problems.join(", ")),
+        true => condition(READY, true, "", String::new()),
+        false => condition(READY, false, "ReadinessGatesNotReady", problems.join(", ")),
     }
 }
 
-/// Only said of pods in which an exit can start all containers again.
-fn restarting_all(pod: &Pod, known: &Known, phase: Phase) -> Option<Condition> {
+/// Set only for pods in which an exit can restart all containers.
+fn restarting_all(pod: &Pod, inputs: &StatusInputs, phase: Phase) -> Option<Condition> {
     let can = pod.containers().any(|(_, container)| {
         container.restart_policy_rules.iter().any(|rule| rule.action == "RestartAllContainers")
     });
@@ -191,18 +191,18 @@ fn restarting_all(pod: &Pod, known: &Known, phase: Phase) -> Option<Condition> {
         return None;
     }
     let over = at_the_end(ALL_RESTARTING, phase);
-    Some(over.unwrap_or_else(|| match known.restarting_all {
+    Some(over.unwrap_or_else(|| match inputs.restarting_all {
         RestartingAll::Stopping => {
             let message = "container exited with restart policy rule".to_owned();
-            said(ALL_RESTARTING, true, "RestartAllContainersStarted", message)
+            condition(ALL_RESTARTING, true, "RestartAllContainersStarted", message)
         }
         RestartingAll::No | RestartingAll::Removed => {
-            said(ALL_RESTARTING, false, "", String::new())
+            condition(ALL_RESTARTING, false, "", String::new())
         }
     }))
 }
 
-/// Names of containers that are not as they should be.
+/// Names of containers in an unexpected state.
 #[derive(Default)]
 struct Lists {
     unknown: Vec<String>,

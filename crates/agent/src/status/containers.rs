@@ -1,31 +1,30 @@
-//! The statuses of a pod's containers: [`of`], from what the runtime has, what was said before, and
-//! why starts failed.
+//! The statuses of a pod's containers: [`of`], from the runtime, the last status, and failed starts.
 //!
-//! A container is reported as the newest of its name is, with the one before it as its last state.
-//! Where the runtime has none any more, what was said of it stands: a container that had ended has
-//! ended, one that ran is lost. Says nothing about the pod as a whole.
+//! The status of a container is that of the newest one of its name, with the one before it as its last state. If the
+//! runtime has none, the last status is used: a container that had exited stays exited, one that ran is lost. Does not
+//! compute the status of the pod as a whole.
 
-use super::Known;
+use super::StatusInputs;
 use super::model::{
     ContainerStatus, MountStatus, PodStatus, Resources, Running, State, Terminated, time_text,
 };
-use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::pods::sync_plan::{Verdict, after_exit};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::spec::{Container, Pod, Role, VolumeMount};
-use crate::steps::{Verdict, after_exit};
 
-/// Of a container that ran and is no longer there.
+/// The reason of a container that ran and is gone.
 pub(super) const LOST: &str = "ContainerStatusUnknown";
 const LOST_WHILE_RUNNING: &str = "The container could not be located when the pod was deleted.  \
                                   The container used to be Running";
 pub(super) const LOST_AT_THE_END: &str =
     "The container could not be located when the pod was terminated";
-/// Of a container that was removed so that all can start again.
+/// The reason of a container that was removed for a restart of all.
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
 const REMOVED: &str = "The container is removed because RestartAllContainers in place";
-/// As if killed: nobody knows better.
+/// As if killed, because the exit code is unknown.
 const LOST_EXIT_CODE: i32 = 137;
 
-/// What stands in for an end that nobody saw.
+/// Returns the terminated state for an exit that was not observed.
 pub(super) fn unseen_end(reason: &str, message: &str) -> Terminated {
     Terminated {
         exit_code: LOST_EXIT_CODE,
@@ -39,9 +38,15 @@ pub(super) fn lost(message: &str) -> Terminated {
     unseen_end(LOST, message)
 }
 
-/// Fills in all three lists of container statuses.
-pub(super) fn of(pod: &Pod, old: &PodStatus, seen: &PodSeen, known: &Known, new: &mut PodStatus) {
-    let view = View { pod, seen, known };
+/// Sets all three lists of container statuses.
+pub(super) fn of(
+    pod: &Pod,
+    old: &PodStatus,
+    observed: &RuntimePod,
+    inputs: &StatusInputs,
+    new: &mut PodStatus,
+) {
+    let view = View { pod, observed, inputs };
     let init = pod.spec.init_containers.iter();
     new.init_container_statuses = init
         .map(|container| {
@@ -52,7 +57,7 @@ pub(super) fn of(pod: &Pod, old: &PodStatus, seen: &PodSeen, known: &Known, new:
     new.ephemeral_container_statuses =
         view.sorted(&pod.spec.ephemeral_containers, &old.ephemeral_container_statuses);
     for status in &mut new.ephemeral_container_statuses {
-        // Nobody probes them.
+        // They have no probes.
         (status.started, status.ready) = (None, false);
     }
 }
@@ -63,12 +68,12 @@ fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'
 
 struct View<'a> {
     pod: &'a Pod,
-    seen: &'a PodSeen,
-    known: &'a Known,
+    observed: &'a RuntimePod,
+    inputs: &'a StatusInputs,
 }
 
 impl View<'_> {
-    /// Of app and ephemeral containers, which are told by name.
+    /// Returns the statuses of app and ephemeral containers, sorted by name.
     fn sorted(&self, containers: &[Container], old: &[ContainerStatus]) -> Vec<ContainerStatus> {
         let mut statuses: Vec<ContainerStatus> = containers
             .iter()
@@ -84,7 +89,7 @@ impl View<'_> {
         init: bool,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
-        let mut status = match self.seen.container(&container.name) {
+        let mut status = match self.observed.container(&container.name) {
             Some(found) => self.found(container, found, old),
             None => self.absent(container, old),
         };
@@ -93,11 +98,11 @@ impl View<'_> {
         status
     }
 
-    /// Of a container the runtime has.
+    /// Returns the status of a container in the runtime.
     fn found(
         &self,
         container: &Container,
-        found: &ContainerSeen,
+        found: &RuntimeContainer,
         old: Option<&ContainerStatus>,
     ) -> ContainerStatus {
         let mut restarts = found.attempt;
@@ -111,13 +116,13 @@ impl View<'_> {
             },
             _ => self.state(found),
         };
-        let last_state = match self.seen.previous(&container.name) {
+        let last_state = match self.observed.previous(&container.name) {
             Some(previous) => self.state(previous),
             None => self.last_known(found, old),
         };
-        // What has ended has nothing; what it was to have is said of it.
+        // An exited container has no resources, so the requested ones are reported.
         let has = found.state != ContainerState::Exited;
-        let resources = self.known.actual.get(&found.id).filter(|_| has).cloned();
+        let resources = self.inputs.actual.get(&found.id).filter(|_| has).cloned();
         ContainerStatus {
             state,
             last_state,
@@ -131,11 +136,11 @@ impl View<'_> {
         }
     }
 
-    /// The last state of a container whose predecessor the runtime has no more.
-    fn last_known(&self, found: &ContainerSeen, old: Option<&ContainerStatus>) -> State {
+    /// Returns the last state of a container whose predecessor is gone from the runtime.
+    fn last_known(&self, found: &RuntimeContainer, old: Option<&ContainerStatus>) -> State {
         let Some(old) = old else { return State::default() };
-        // What was said of the same container is still said of it: also its own end, where it was told
-        // as the last one while the container waited to be started again.
+        // Keep what was reported of the same container: also its own exit, if that was reported as the
+        // last state while the container waited for its restart.
         let same = old.container_id == self.full_id(&found.id);
         match &old.state {
             State { terminated: Some(ended), .. } if !same => State::terminated(ended.clone()),
@@ -143,11 +148,11 @@ impl View<'_> {
         }
     }
 
-    /// Of a container the runtime does not have.
+    /// Returns the status of a container that the runtime does not have.
     fn absent(&self, container: &Container, old: Option<&ContainerStatus>) -> ContainerStatus {
         let mut status = self.blank(container);
         let Some(old) = old else { return status };
-        let restarting = self.known.restarting_all.is_under_way() && old.state.waiting.is_none();
+        let restarting = self.inputs.restarting_all.is_under_way() && old.state.waiting.is_none();
         if old.state.terminated.is_some() {
             status = old.clone();
         } else {
@@ -159,7 +164,7 @@ impl View<'_> {
             status.last_state = State::terminated(unseen_end(RESTARTING_ALL, REMOVED));
             status.restart_count = old.restart_count + 1;
         } else if old.state.running.is_some() && status.last_state.terminated.is_none() {
-            // So that the pod does not look as if it had never run.
+            // Otherwise the pod would look as if it had never run.
             status.last_state = State::terminated(lost(LOST_WHILE_RUNNING));
             if !self.pod.is_terminating() {
                 status.restart_count += 1;
@@ -168,17 +173,17 @@ impl View<'_> {
         status
     }
 
-    /// Of a container that was never started.
+    /// Returns the status of a container that was never started.
     fn blank(&self, container: &Container) -> ContainerStatus {
         let reason = match self.pod.spec.init_containers.is_empty() {
             true => "ContainerCreating",
             false => "PodInitializing",
         };
         let mut other = std::collections::BTreeMap::new();
-        if let Some(devices) = self.known.devices.get(&container.name) {
+        if let Some(devices) = self.inputs.devices.get(&container.name) {
             other.insert("allocatedResourcesStatus".to_owned(), devices.clone());
         }
-        if let Some(classes) = self.known.classes.get(&container.name) {
+        if let Some(classes) = self.inputs.classes.get(&container.name) {
             other.extend(super::class_field(classes));
         }
         ContainerStatus {
@@ -191,7 +196,7 @@ impl View<'_> {
         }
     }
 
-    fn state(&self, found: &ContainerSeen) -> State {
+    fn state(&self, found: &RuntimeContainer) -> State {
         match found.state {
             ContainerState::Running => {
                 let running = Running { started_at: Some(time_text(found.started_at)) };
@@ -210,25 +215,25 @@ impl View<'_> {
         }
     }
 
-    /// A container that is to start and could not waits, and why is known.
+    /// Sets the reason of a container whose start failed.
     fn explain_waiting(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
-        // Upstream does not say of ephemeral containers why they do not start.
+        // Upstream does not report why ephemeral containers do not start.
         if self.pod.spec.ephemeral_containers.iter().any(|added| added.name == container.name) {
             return;
         }
-        let found = self.seen.container(&container.name);
-        let done = init && found.is_some_and(ContainerSeen::has_succeeded);
+        let found = self.observed.container(&container.name);
+        let done = init && found.is_some_and(RuntimeContainer::has_succeeded);
         if done || !self.is_to_start(container, found) {
             return;
         }
-        let Some(why) = self.known.waiting.get(&container.name) else { return };
+        let Some(why) = self.inputs.waiting.get(&container.name) else { return };
         let ended = std::mem::replace(&mut status.state, State::waiting(&why.reason, &why.message));
         if ended.terminated.is_some() {
             status.last_state = ended;
         }
     }
 
-    fn is_to_start(&self, container: &Container, found: Option<&ContainerSeen>) -> bool {
+    fn is_to_start(&self, container: &Container, found: Option<&RuntimeContainer>) -> bool {
         if self.pod.is_terminating() {
             return false;
         }
@@ -241,38 +246,40 @@ impl View<'_> {
         })
     }
 
-    /// What probes say; without a probe a container is well as long as it runs.
+    /// Sets the results of probes. A container without a probe is ready while it runs.
     fn probed(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
         let running = status.state.running.is_some();
-        let id = self.seen.container(&container.name).map(|found| &found.id);
-        let said = |answers: &std::collections::BTreeMap<RuntimeId, bool>, has_probe: bool| {
+        let id = self.observed.container(&container.name).map(|found| &found.id);
+        let probed_result = |answers: &std::collections::BTreeMap<RuntimeId, bool>,
+                             has_probe: bool| {
             id.and_then(|id| answers.get(id)).copied().unwrap_or(!has_probe)
         };
-        let started = running && said(&self.known.startup, container.startup_probe.is_some());
+        let started =
+            running && probed_result(&self.inputs.startup, container.startup_probe.is_some());
         status.started = Some(started);
         if init && !container.is_sidecar() {
             let ended_well = status.state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
-            // What was ready stays so while it is removed to be run again.
+            // A ready container stays ready while it is removed for a restart of all.
             let removed = status.state.waiting.as_ref().is_some_and(|w| w.reason == RESTARTING_ALL);
             status.ready = ended_well || (removed && status.ready);
         } else {
-            status.ready =
-                started && said(&self.known.readiness, container.readiness_probe.is_some());
+            status.ready = started
+                && probed_result(&self.inputs.readiness, container.readiness_probe.is_some());
         }
     }
 
     fn allocated(&self, container: &Container) -> Resources {
-        self.known.allocated.get(&container.name).cloned().unwrap_or_else(|| Resources {
+        self.inputs.allocated.get(&container.name).cloned().unwrap_or_else(|| Resources {
             limits: container.resources.limits.clone(),
             requests: container.resources.requests.clone(),
         })
     }
 
     fn mount(&self, mount: &VolumeMount) -> MountStatus {
-        // Read-only mounts say whether what is mounted below is so as well.
+        // Read-only mounts report whether they are recursive.
         let recursive = match mount.recursive_read_only.as_deref() {
             Some("Enabled") => "Enabled",
-            Some("IfPossible") if self.known.recursive_read_only => "Enabled",
+            Some("IfPossible") if self.inputs.recursive_read_only => "Enabled",
             _ => "Disabled",
         };
         MountStatus {
@@ -283,13 +290,13 @@ impl View<'_> {
         }
     }
 
-    /// `containerd://` and the id.
+    /// Returns `containerd://` and the id.
     fn full_id(&self, id: &str) -> String {
-        format!("{}://{id}", self.known.runtime)
+        format!("{}://{id}", self.inputs.runtime)
     }
 }
 
-/// The roles that keep a pod from being ready.
+/// Returns true for the roles that count for the pod's readiness.
 pub(super) fn counts_for_ready(role: Role) -> bool {
     matches!(role, Role::App | Role::Sidecar)
 }

@@ -1,10 +1,10 @@
-//! What is written of what was generated: [`merge`], which keeps what others said, lets nothing go
-//! back that is over, and puts in the times.
+//! Combines a generated status with the one in the API: [`merge`] keeps the fields of other writers, reverts
+//! no terminal state, and sets the times.
 //!
 //! ```text
 //!   generated ──▶ merge ──▶ written          a terminal phase waits until nothing runs any more
-//!   refused   ──▶ rejected ──▶ merge         a pod that was not let in says why
-//!   over      ──▶ terminate ──▶ merge        whatever had no end gets one
+//!   rejected  ──▶ rejected ──▶ merge         a rejected pod gets the reason
+//!   finished  ──▶ terminate ──▶ merge        every container gets a terminated state
 //! ```
 
 use objects::timestamp::Timestamp;
@@ -15,19 +15,19 @@ use super::conditions::{self, CONTAINERS_READY, DISRUPTION_TARGET, READY};
 use super::containers::{LOST_AT_THE_END, RESTARTING_ALL, lost};
 use super::message;
 use super::model::{Condition, ContainerStatus, Phase, PodStatus, State};
+use crate::pods::sync_plan::{Verdict, after_exit};
 use crate::spec::{Container, Pod, RestartPolicy};
-use crate::steps::{Verdict, after_exit};
 
-/// A status that would take back the end of a container.
+/// A status that would revert the exit of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("terminated container {container} attempted illegal transition to non-terminated state")]
 pub struct IllegalRestart {
     pub container: String,
 }
 
-/// What is to be written in the place of `pod.status`. `may_run` says whether anything of the pod may
-/// still be running: a terminal phase is held back until nothing is, for others take it as leave to
-/// use what the pod had.
+/// Returns the status to write in place of `pod.status`. `may_run` is true if anything of the pod may
+/// still run: a terminal phase is held back until nothing does, because other components then use the
+/// pod's resources.
 pub fn merge(
     pod: &Pod,
     mut new: PodStatus,
@@ -41,8 +41,8 @@ pub fn merge(
     new.conditions =
         old.conditions.iter().filter(|c| !conditions::is_ours(&c.kind)).cloned().collect();
     for condition in generated {
-        let told = condition.kind == DISRUPTION_TARGET && ending && !may_run;
-        if told || conditions::is_ours(&condition.kind) {
+        let is_disruption = condition.kind == DISRUPTION_TARGET && ending && !may_run;
+        if is_disruption || conditions::is_ours(&condition.kind) {
             new.set_condition(condition);
         }
     }
@@ -64,7 +64,7 @@ pub fn merge(
             _ => Some(now.clone()),
         };
         if condition.kind.starts_with("PodResize") {
-            // When the resize was last tried, with this outcome.
+            // Time of the last attempt with this result.
             let same = |before: &&Condition| {
                 before.reason == condition.reason && before.message == condition.message
             };
@@ -73,27 +73,28 @@ pub fn merge(
         }
     }
     new.start_time = old.start_time.clone().or(Some(now));
-    let told = std::mem::replace(&mut new.other, old.other);
-    new.other.extend(told);
+    let other = std::mem::replace(&mut new.other, old.other);
+    new.other.extend(other);
     fit_messages(pod, &mut new);
     Ok(new)
 }
 
-/// What was last told of a pod, with what others said of it since in the API's.
+/// Returns the last reported status, with the fields of other writers from the API.
 #[must_use]
-pub fn carry(api: &Value, told: &PodStatus) -> Value {
+pub fn carry(api: &Value, status: &PodStatus) -> Value {
     let api = PodStatus::read(api);
-    let mut carried = told.clone();
+    let mut carried = status.clone();
     carried.conditions.retain(|condition| conditions::is_ours(&condition.kind));
     let of_others = api.conditions.into_iter().filter(|c| !conditions::is_ours(&c.kind));
-    // Theirs come first, as in what is written.
+    // Conditions of other writers come first, as in the written status.
     carried.conditions.splice(0..0, of_others);
     carried.to_value()
 }
 
-/// Whether the API has something else than what was told, in what is the agent's alone to say.
+/// Returns true if the API differs from the last reported status in the fields that only the agent
+/// writes.
 #[must_use]
-pub fn is_overwritten(api: &Value, told: &PodStatus) -> bool {
+pub fn is_overwritten(api: &Value, status: &PodStatus) -> bool {
     let api = PodStatus::read(api);
     let ours = |status: &PodStatus| -> Vec<Condition> {
         let mut ours: Vec<Condition> =
@@ -101,13 +102,13 @@ pub fn is_overwritten(api: &Value, told: &PodStatus) -> bool {
         ours.sort_by(|a, b| a.kind.cmp(&b.kind));
         ours
     };
-    api.phase != told.phase
-        || ours(&api) != ours(told)
-        || api.container_statuses != told.container_statuses
-        || api.init_container_statuses != told.init_container_statuses
+    api.phase != status.phase
+        || ours(&api) != ours(status)
+        || api.container_statuses != status.container_statuses
+        || api.init_container_statuses != status.init_container_statuses
 }
 
-/// A pod that is over is not ready, whatever was found of its containers.
+/// A finished pod is not ready, whatever the states of its containers.
 fn unready(new: &mut PodStatus) {
     let is_true = |new: &PodStatus, kind| new.condition(kind).is_some_and(|c| c.is_true());
     if !is_true(new, READY) && !is_true(new, CONTAINERS_READY) {
@@ -171,7 +172,7 @@ fn is_illegal(
     !for_all && after_exit(pod, container, end.exit_code) == Verdict::Stays
 }
 
-/// Of a pod that the node did not let in. `message` is the bare one, as the event has it.
+/// Returns the status of a rejected pod. `message` is that of the event.
 #[must_use]
 pub fn rejected(pod: &Pod, reason: &str, message: &str) -> PodStatus {
     PodStatus {
@@ -184,8 +185,8 @@ pub fn rejected(pod: &Pod, reason: &str, message: &str) -> PodStatus {
     }
 }
 
-/// The last status of a pod of which nothing is left: what has no end gets one, and the phase is
-/// terminal. `pod.status` is what was known before the end, `status` what is known now.
+/// Returns the last status of a pod that is gone: every container gets a terminated state, and the phase
+/// is terminal. `pod.status` is the status before the termination, `status` the current one.
 #[must_use]
 pub fn terminate(pod: &Pod, mut status: PodStatus) -> PodStatus {
     let before = PodStatus::read(&pod.status);
@@ -205,7 +206,7 @@ pub fn terminate(pod: &Pod, mut status: PodStatus) -> PodStatus {
     status
 }
 
-/// Whether a pod ever came to its app containers.
+/// Returns true if the app containers of a pod were ever started.
 fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
     let Some(last) = pod.spec.init_containers.last() else { return true };
     let begun = |status: &ContainerStatus| {
@@ -223,7 +224,8 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
     well(&last_status.state) || well(&last_status.last_state)
 }
 
-/// How many init containers had their turn. At least one, for a pod that is over has failed at one.
+/// Returns how many init containers were started. At least one, because a finished pod without app
+/// containers failed at one.
 fn begun_inits(statuses: &[ContainerStatus]) -> usize {
     let begun = |status: &ContainerStatus| {
         status.state.waiting.is_none() || status.last_state.terminated.is_some()

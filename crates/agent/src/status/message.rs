@@ -1,32 +1,32 @@
-//! Termination messages: what a container leaves to be read, from its file or from its log.
+//! Termination messages, from the file of a container or from its log.
 //!
-//! The texts are given as values; nothing is read here.
+//! The texts are arguments; nothing is read here.
 
-/// As much as is kept of the file a container writes its message to.
+/// Maximum size of the message file.
 pub const FILE_BYTES: usize = 4096;
-/// As much as is kept of a log that stands in for the file.
+/// Maximum size of a log that replaces the file.
 pub const LOG_BYTES: usize = 2048;
 pub const LOG_LINES: usize = 80;
-/// As much as all containers of a pod may say together.
+/// Maximum size of the messages of all containers of a pod.
 const POD_BYTES: usize = 12 * 1024;
 
-/// What there is to read of a container that ended.
+/// The texts of an exited container.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Left<'a> {
-    /// The file at `terminationMessagePath`; `None` if there is none.
+pub struct TerminationOutput<'a> {
+    /// The file at `terminationMessagePath`, if it exists.
     pub file: Option<&'a str>,
     pub log: &'a str,
 }
 
-/// Whether the log has to be read for a message, and not only the file.
+/// Returns true if the log is needed for the message.
 #[must_use]
 pub fn needs_log(policy: &str, exit_code: i32, file: Option<&str>) -> bool {
     policy == "FallbackToLogsOnError" && exit_code != 0 && file.is_none_or(str::is_empty)
 }
 
-/// The message of a container that ended: the runtime's own, and what the container left.
+/// Returns the message of an exited container: the runtime's, and the container's own.
 #[must_use]
-pub fn compose(runtime: &str, policy: &str, exit_code: i32, left: Left<'_>) -> String {
+pub fn compose(runtime: &str, policy: &str, exit_code: i32, left: TerminationOutput<'_>) -> String {
     let own = if needs_log(policy, exit_code, left.file) {
         log_end(left.log)
     } else {
@@ -39,7 +39,7 @@ pub fn compose(runtime: &str, policy: &str, exit_code: i32, left: Left<'_>) -> S
     }
 }
 
-/// The last lines of a log, and of these the last bytes.
+/// Returns the last lines of a log, up to the maximum size.
 fn log_end(log: &str) -> &str {
     let body = log.strip_suffix('\n').unwrap_or(log);
     let from = match LOG_LINES {
@@ -49,7 +49,7 @@ fn log_end(log: &str) -> &str {
     end(&log[from..], LOG_BYTES)
 }
 
-/// The last bytes of a text, whole characters only.
+/// Returns the last bytes of a text, in whole characters.
 fn end(text: &str, most: usize) -> &str {
     let mut from = text.len().saturating_sub(most);
     while !text.is_char_boundary(from) {
@@ -58,7 +58,7 @@ fn end(text: &str, most: usize) -> &str {
     &text[from..]
 }
 
-/// Shortens a message to what one of `containers` may say.
+/// Shortens a message to the share of one of `containers`.
 pub(super) fn fit(message: &mut String, containers: usize) {
     let most = POD_BYTES / containers.max(1);
     if message.len() > most {

@@ -1,6 +1,6 @@
 //! A pod's status as the API has it: [`PodStatus`], read leniently and written as upstream writes it.
 //!
-//! What the agent neither reads nor writes is carried along in `other`. Decides nothing.
+//! Fields that the agent neither reads nor writes are kept in `other`. Decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::containers::{LOST, RESTARTING_ALL};
-use crate::spec::Amounts;
+use crate::spec::ResourceList;
 
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
-    /// The pod's generation that this says something about; static pods have none.
+    /// The generation of the pod that the status refers to. Static pods have none.
     #[serde(skip_serializing_if = "is_zero")]
     pub observed_generation: i64,
     pub phase: Phase,
@@ -42,26 +42,26 @@ pub struct PodStatus {
     pub qos_class: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub allocated_resources: Amounts,
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub allocated_resources: ResourceList,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// What others write, such as `nominatedNodeName` and `resourceClaimStatuses`.
+    /// Fields of other writers, such as `nominatedNodeName` and `resourceClaimStatuses`.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
 }
 
 impl PodStatus {
-    /// What the API has. A status that cannot be read is as good as none: it is written anew.
+    /// Reads the status in the API. A status that cannot be read counts as empty and is written again.
     #[must_use]
     pub fn read(status: &Value) -> PodStatus {
         PodStatus::deserialize(status).unwrap_or_default()
     }
 
-    /// As it is written.
+    /// Returns the status as it is written.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        // Maps with keys of text and numbers: there is nothing that could not be written.
+        // Maps with text keys and numbers always serialize.
         serde_json::to_value(self).unwrap_or_default()
     }
 
@@ -70,7 +70,7 @@ impl PodStatus {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
-    /// Puts a condition in the place of the one of its type, or at the end.
+    /// Replaces the condition of the same type, or appends it.
     pub(super) fn set_condition(&mut self, condition: Condition) {
         match self.conditions.iter_mut().find(|old| old.kind == condition.kind) {
             Some(old) => *old = condition,
@@ -90,7 +90,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether a pod never leaves it.
+    /// Returns true if a pod never leaves this phase.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Phase::Succeeded | Phase::Failed)
@@ -106,7 +106,7 @@ pub struct Condition {
     pub observed_generation: i64,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// Only resizes set it, and everybody writes it.
+    /// Set only for resizes, but always written.
     pub last_probe_time: Option<String>,
     pub last_transition_time: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -144,8 +144,8 @@ pub struct ContainerStatus {
     /// Ephemeral containers have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<bool>,
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub allocated_resources: Amounts,
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub allocated_resources: ResourceList,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -155,7 +155,7 @@ pub struct ContainerStatus {
 }
 
 impl ContainerStatus {
-    /// Whether it was ever started.
+    /// Returns true if it was ever started.
     #[must_use]
     pub fn has_run(&self) -> bool {
         self.state.running.is_some()
@@ -163,7 +163,8 @@ impl ContainerStatus {
             || self.last_state.terminated.is_some()
     }
 
-    /// Whether the count is of a start that is still to come: the last one's end was not seen.
+    /// Returns true if the count is of a start that is still to come, because the last exit was not
+    /// observed.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         let unseen = |end: &Terminated| [LOST, RESTARTING_ALL].contains(&end.reason.as_str());
@@ -171,7 +172,7 @@ impl ContainerStatus {
     }
 }
 
-/// One of the three is given, or none for a last state there never was.
+/// At most one of the three is set. None is set for a last state that never existed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct State {
@@ -221,21 +222,21 @@ pub struct Terminated {
     pub reason: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Null where nobody saw it.
+    /// Null if it was not observed.
     pub started_at: Option<String>,
     pub finished_at: Option<String>,
     #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
 }
 
-/// Amounts as they are in force.
+/// The effective amounts.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Resources {
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub limits: Amounts,
-    #[serde(skip_serializing_if = "Amounts::is_empty")]
-    pub requests: Amounts,
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub limits: ResourceList,
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub requests: ResourceList,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -249,14 +250,14 @@ pub struct MountStatus {
     pub recursive_read_only: Option<String>,
 }
 
-/// A time of the CRI, nanoseconds since 1970, as the API writes it.
+/// Formats a time of the CRI, nanoseconds since 1970, as the API does.
 pub(super) fn time_text(nanos: i64) -> String {
     Timestamp::new(nanos.div_euclid(NANOS_PER_SECOND), 0).to_seconds_text()
 }
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-// serde wants references.
+// serde passes references.
 fn is_zero(number: &i64) -> bool {
     *number == 0
 }

@@ -10,12 +10,12 @@
 
 use super::containers::RESTARTING_ALL;
 use super::model::{ContainerStatus, Phase, PodStatus, State, Terminated};
-use crate::observed::PodSeen;
+use crate::pods::sync_plan::{Verdict, after_exit};
+use crate::runtime::observed::RuntimePod;
 use crate::spec::{Container, Pod};
-use crate::steps::{Verdict, after_exit};
 
-/// `finished` says that nothing of the pod runs or will run.
-pub(super) fn of(pod: &Pod, status: &PodStatus, seen: &PodSeen, finished: bool) -> Phase {
+/// `finished` is true if nothing of the pod runs or will run.
+pub(super) fn of(pod: &Pod, status: &PodStatus, observed: &RuntimePod, finished: bool) -> Phase {
     let init = init_progress(pod, status);
     if init.failed {
         return Phase::Failed;
@@ -28,8 +28,8 @@ pub(super) fn of(pod: &Pod, status: &PodStatus, seen: &PodSeen, finished: bool) 
         let found = status.container_statuses.iter().find(|s| s.name == container.name);
         counts.app(pod, container, found);
     }
-    // Once the app containers exist, sidecars that start again do not take the pod back.
-    let begun = pod.spec.containers.iter().any(|c| seen.container(&c.name).is_some());
+    // Once the app containers exist, a sidecar that restarts does not make the pod Pending.
+    let begun = pod.spec.containers.iter().any(|c| observed.container(&c.name).is_some());
     if init.pending || (counts.sidecars_pending && !begun) || counts.waiting > 0 {
         return Phase::Pending;
     }
@@ -43,10 +43,10 @@ pub(super) fn of(pod: &Pod, status: &PodStatus, seen: &PodSeen, finished: bool) 
     }
 }
 
-/// Of a pod whose containers all have ended.
+/// Returns the phase of a pod whose containers have all exited.
 fn ended(pod: &Pod, counts: &Counts, finished: bool) -> Phase {
     let all_well = counts.stopped == counts.succeeded;
-    // Static pods have no last phase: they are there for as long as their file is.
+    // Static pods have no terminal phase while their file exists.
     let last = finished && !is_static(pod);
     if !last && counts.stopped > counts.stopped_for_good {
         return Phase::Running;
@@ -54,7 +54,7 @@ fn ended(pod: &Pod, counts: &Counts, finished: bool) -> Phase {
     if all_well { Phase::Succeeded } else { Phase::Failed }
 }
 
-/// Whether a pod comes from a file or URL rather than from the API.
+/// Returns true if a pod comes from a file or URL instead of the API.
 #[must_use]
 pub fn is_static(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.get("kubernetes.io/config.source");
@@ -81,7 +81,7 @@ fn init_progress(pod: &Pod, status: &PodStatus) -> InitProgress {
     progress
 }
 
-/// How a container ended that does not run; `None` if it runs or never did.
+/// Returns how a container that does not run exited; `None` if it runs or never ran.
 fn end(status: &ContainerStatus) -> Option<&Terminated> {
     match &status.state {
         State { terminated: Some(end), .. } => Some(end),
@@ -106,7 +106,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Sidecars that have ended do not matter.
+    /// Sidecars that have exited do not count.
     fn sidecar(&mut self, status: Option<&ContainerStatus>) {
         match status {
             None => self.unknown += 1,
@@ -137,7 +137,7 @@ impl Counts {
         };
         self.stopped += 1;
         self.stopped_for_good += usize::from(!starts_again(pod, container, end));
-        // One that waits to start again has not succeeded, however it ended before.
+        // A container that waits for its restart has not succeeded, however it exited before.
         let ended = status.state.terminated.is_some();
         self.succeeded += usize::from(ended && end.exit_code == 0);
     }

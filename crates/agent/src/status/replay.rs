@@ -1,9 +1,9 @@
-//! Lives of pods of the real kubelet, told again: from each recorded status follows what the runtime
-//! must have had, and from that the status has to follow as it was recorded.
+//! Replays recorded traces of pods of the real kubelet: from each recorded status the state of the runtime is
+//! derived, and from that state the recorded status must follow.
 //!
-//! What a status does not tell is given: reasons of failed starts, probe results, why the kubelet ended
-//! a pod, how far a resize had come. Everything else (phase, conditions, states, counts, ids, resources)
-//! is derived. Each recorded status falls into one of the categories of [`Told`], and how many fall into
+//! Values that a status does not contain are given: reasons of failed starts, probe results, the reason of a
+//! termination, the progress of a resize. Everything else (phase, conditions, states, counts, ids, resources)
+//! is derived. Each recorded status falls into one of the categories of [`StatusSource`], and how many fall into
 //! which is asserted.
 
 use std::collections::BTreeMap;
@@ -13,37 +13,37 @@ use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observed::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeSandbox};
 use crate::spec::Container;
 
 mod compare;
 
 use compare::{compare, foreign, ours, without};
 
-/// The kernel's word for "no limit", read back by the recorded kubelet.
+/// The kernel's value for "no limit", as the recorded kubelet read it.
 const ARTEFACT: &str = "9007199254740988Ki";
-/// Any time will do: recorded times are gone.
+/// Any time: recorded times are replaced by placeholders.
 const SOME_TIME: i64 = 1_700_000_000_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+enum StatusSource {
     /// Written by the API server, the binding or a client.
     ByOthers,
-    /// The status of a pod that was not let in.
+    /// The status of a rejected pod.
     Rejected,
-    /// What `generate` and `merge` give.
+    /// Equals the result of `generate` and `merge`.
     Generated,
-    /// The same with `terminate` after it: nothing was left of the pod.
+    /// The same, followed by `terminate`: nothing was left of the pod.
     Terminated,
-    /// The same, but the kubelet had not yet noticed that the pod was over and kept its phase.
+    /// The same, but the kubelet had not noticed yet that the pod had finished and kept its phase.
     HeldBack,
-    /// The same, but a restarted kubelet forgot what was mounted.
+    /// The same, but a restarted kubelet lost the mounts.
     WithoutMounts,
-    /// The same, but the kubelet had not yet noticed the address of the sandbox it reports.
+    /// The same, but the kubelet had not read the address of the sandbox yet.
     WithoutAddress,
-    /// The line is marked as a quirk: upstream is wrong, and this is not copied.
+    /// The line is marked as a quirk of upstream that is not copied.
     Quirk,
-    /// What the kubelet knew is not in the record; see [`DIFFERENT`].
+    /// The inputs of the kubelet are not in the record; see [`DIFFERENT`].
     Different,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn lines(file: &str) -> Vec<Value> {
     reader.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
 }
 
-/// The manifest with what the API server fills in.
+/// Returns the manifest with the defaults of the API server.
 pub(crate) fn defaulted(manifest: &Value) -> Value {
     let mut pod = manifest.clone();
     for list in ["containers", "initContainers"] {
@@ -92,13 +92,13 @@ fn fill_requests(resources: &mut Value) {
     }
 }
 
-/// One life: the statuses in order, each with the one before it.
-struct Life<'a> {
+/// The trace of one pod: the statuses in order, each with the one before it.
+struct PodTrace<'a> {
     line: &'a Value,
     spec: Value,
 }
 
-impl Life<'_> {
+impl PodTrace<'_> {
     fn pod(&self, snapshot: &Value, before: &Value) -> Pod {
         let mut pod = self.spec.clone();
         let t = snapshot["t"].as_f64().unwrap();
@@ -110,10 +110,10 @@ impl Life<'_> {
         }
         let status = &snapshot["status"];
         pod["metadata"]["generation"] = json!(status["observedGeneration"].as_i64().unwrap_or(0));
-        // An update of the status that was under way when the pod was deleted knew nothing of it.
+        // A status update that was in flight when the pod was deleted has the old generation.
         let generation = snapshot["generation"].as_i64().unwrap_or(1);
-        let seen = status["observedGeneration"].as_i64().unwrap_or(generation);
-        if snapshot["deleting"].is_object() && seen == generation {
+        let observed = status["observedGeneration"].as_i64().unwrap_or(generation);
+        if snapshot["deleting"].is_object() && observed == generation {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         if !self.line["mirror_pod"].is_null() || self.line["family"] == "static" {
@@ -127,12 +127,12 @@ impl Life<'_> {
     }
 }
 
-/// What the runtime must have had, and what the worker must have known.
-fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (PodSeen, Known) {
-    let mut known = Known {
+/// Derives the state of the runtime and the inputs of the worker from a status.
+fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (RuntimePod, StatusInputs) {
+    let mut inputs = StatusInputs {
         runtime: "containerd".to_owned(),
         host_ips: status.host_ips.iter().map(|ip| ip.ip.clone()).collect(),
-        ..Known::default()
+        ..StatusInputs::default()
     };
     let mut containers = Vec::new();
     let lists = [
@@ -143,17 +143,17 @@ fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (PodSeen, Known) {
     for found in lists.into_iter().flatten() {
         let (_, container) = pod.container(&found.name).unwrap();
         containers.extend(seen_of(container, found));
-        learn(container, found, &mut known);
+        learn(container, found, &mut inputs);
     }
     let sandbox = status.condition("PodReadyToStartContainers");
     let ready = sandbox.is_some_and(Condition::is_true);
     let ips: Vec<String> = status.pod_ips.iter().map(|ip| ip.ip.clone()).collect();
-    // Not yet noticed, though a sandbox that is ready has one.
+    // A ready sandbox has an address even if the status does not have it yet.
     let ips = if ips.is_empty() { vec!["<POD_IP>".to_owned()] } else { ips };
     let sandboxes = match sandbox {
         Some(none) if none.message == "no pod sandbox exists" => Vec::new(),
         None => Vec::new(),
-        Some(_) => vec![SandboxSeen {
+        Some(_) => vec![RuntimeSandbox {
             id: "sandbox".to_owned(),
             attempt: 0,
             ready,
@@ -162,20 +162,20 @@ fn world(line: &Value, pod: &Pod, status: &PodStatus) -> (PodSeen, Known) {
             host_network: pod.spec.host_network,
         }],
     };
-    // Where there never was a sandbox, a deleted pod is over at once.
+    // A deleted pod without a sandbox is finished at once.
     let over = pod.is_terminating() || PodStatus::read(&pod.status).phase.is_terminal();
-    known.finished = !ready && (!sandboxes.is_empty() || over);
-    remember_end(line, status, &mut known);
-    remember_resize(line, status, &mut known);
-    (PodSeen::new(sandboxes, containers), known)
+    inputs.finished = !ready && (!sandboxes.is_empty() || over);
+    remember_end(line, status, &mut inputs);
+    remember_resize(line, status, &mut inputs);
+    (RuntimePod::new(sandboxes, containers), inputs)
 }
 
-fn seen_of(container: &Container, status: &ContainerStatus) -> Vec<ContainerSeen> {
+fn seen_of(container: &Container, status: &ContainerStatus) -> Vec<RuntimeContainer> {
     let id = |full: &str| full.strip_prefix("containerd://").unwrap_or(full).to_owned();
     let made = |id: String, attempt: u32, state, end: Option<&Terminated>| {
         let end = end.cloned().unwrap_or_default();
         let unstarted = end.started_at.as_deref() == Some("1970-01-01T00:00:00Z");
-        ContainerSeen {
+        RuntimeContainer {
             id,
             sandbox: "sandbox".to_owned(),
             name: container.name.clone(),
@@ -204,9 +204,9 @@ fn seen_of(container: &Container, status: &ContainerStatus) -> Vec<ContainerSeen
     found.extend(of_end(&status.state, attempt));
     let last = of_end(&status.last_state, attempt);
     match last {
-        // Waits to be started again: the newest container is the one that ended.
+        // It waits for its restart: the newest container is the one that exited.
         Some(last) if id(&status.container_id) == last.id => found.push(last),
-        Some(last) => found.push(ContainerSeen {
+        Some(last) => found.push(RuntimeContainer {
             attempt: attempt.saturating_sub(1),
             created_at: SOME_TIME - 1,
             ..last
@@ -216,50 +216,53 @@ fn seen_of(container: &Container, status: &ContainerStatus) -> Vec<ContainerSeen
     found
 }
 
-/// What only the worker knew of a container.
-fn learn(container: &Container, status: &ContainerStatus, known: &mut Known) {
+/// Derives the inputs of the worker about a container.
+fn learn(container: &Container, status: &ContainerStatus, inputs: &mut StatusInputs) {
     let id = status.container_id.trim_start_matches("containerd://").to_owned();
     if container.readiness_probe.is_some() && status.state.running.is_some() {
-        known.readiness.insert(id.clone(), status.ready);
+        inputs.readiness.insert(id.clone(), status.ready);
     }
     if container.startup_probe.is_some() {
-        known.startup.insert(id, status.started == Some(true));
+        inputs.startup.insert(id, status.started == Some(true));
     }
     if let Some(devices) = status.other.get("allocatedResourcesStatus") {
-        known.devices.insert(container.name.clone(), devices.clone());
+        inputs.devices.insert(container.name.clone(), devices.clone());
     }
     let Some(waiting) = &status.state.waiting else { return };
     match waiting.reason.as_str() {
         "ContainerCreating" | "PodInitializing" => {}
-        "RestartingAllContainers" => known.restarting_all = RestartingAll::Removed,
+        "RestartingAllContainers" => inputs.restarting_all = RestartingAll::Removed,
         _ => {
-            known.waiting.insert(container.name.clone(), waiting.clone());
+            inputs.waiting.insert(container.name.clone(), waiting.clone());
         }
     }
 }
 
-fn remember_end(line: &Value, status: &PodStatus, known: &mut Known) {
-    // The kubelet knows from the moment at which it says that the pod has failed.
+fn remember_end(line: &Value, status: &PodStatus, inputs: &mut StatusInputs) {
+    // The kubelet reports the failure from this condition on.
     let failed = status.condition("Ready").is_some_and(|ready| ready.reason == "PodFailed");
     let snapshots = line["snapshots"].as_array().unwrap();
     let last = PodStatus::read(&snapshots.last().unwrap()["status"]);
     if failed && !last.reason.is_empty() {
         let disruption = last.condition("DisruptionTarget").map(|c| c.message.clone());
-        known.end = Some(End { reason: last.reason, message: last.message, disruption });
+        inputs.termination =
+            Some(TerminationCause { reason: last.reason, message: last.message, disruption });
     }
     if status.condition("AllContainersRestarting").is_some_and(Condition::is_true) {
-        known.restarting_all = RestartingAll::Stopping;
+        inputs.restarting_all = RestartingAll::Stopping;
     }
 }
 
-fn remember_resize(line: &Value, status: &PodStatus, known: &mut Known) {
-    let said = |kind: &str| {
+fn remember_resize(line: &Value, status: &PodStatus, inputs: &mut StatusInputs) {
+    let outcome = |kind: &str| {
         let condition = status.condition(kind)?;
         let (reason, message) = (condition.reason.clone(), condition.message.clone());
-        Some(ResizeSaid { reason, message, generation: condition.observed_generation })
+        Some(ResizeOutcome { reason, message, generation: condition.observed_generation })
     };
-    known.resize =
-        Resize { pending: said("PodResizePending"), in_progress: said("PodResizeInProgress") };
+    inputs.resize = Resize {
+        pending: outcome("PodResizePending"),
+        in_progress: outcome("PodResizeInProgress"),
+    };
     let steps = line["steps"].to_string();
     if line["family"] != "resize" && !steps.contains("resize") {
         return;
@@ -269,22 +272,22 @@ fn remember_resize(line: &Value, status: &PodStatus, known: &mut Known) {
         let Some(resources) = &found.resources else { continue };
         let requests = found.allocated_resources.clone();
         let limits = resources.limits.clone();
-        known.allocated.insert(found.name.clone(), Resources { limits, requests });
-        known.actual.insert(id, resources.clone());
+        inputs.allocated.insert(found.name.clone(), Resources { limits, requests });
+        inputs.actual.insert(id, resources.clone());
     }
     let requests = status.allocated_resources.clone();
-    known.pod_allocated = Some(Resources { requests, ..Resources::default() });
-    known.pod_actual = status.resources.clone();
+    inputs.pod_allocated = Some(Resources { requests, ..Resources::default() });
+    inputs.pod_actual = status.resources.clone();
 }
 
-fn tell(life: &Life<'_>, at: usize) -> Result<Told, String> {
-    let snapshots = life.line["snapshots"].as_array().unwrap();
+fn find_source(trace: &PodTrace<'_>, at: usize) -> Result<StatusSource, String> {
+    let snapshots = trace.line["snapshots"].as_array().unwrap();
     let snapshot = &snapshots[at];
     let recorded = &snapshot["status"];
     let fresh = at == 0 || snapshots[at - 1]["incarnation"] != snapshot["incarnation"];
     let mut before = if fresh { json!({}) } else { snapshots[at - 1]["status"].clone() };
     if recorded["startTime"].is_null() || ours(&before) == ours(recorded) {
-        return Ok(Told::ByOthers);
+        return Ok(StatusSource::ByOthers);
     }
     if before["conditions"].is_array() {
         before["conditions"] = ours(&before)["conditions"].clone();
@@ -292,85 +295,85 @@ fn tell(life: &Life<'_>, at: usize) -> Result<Told, String> {
         let given = foreign(recorded);
         all.splice(0..0, given);
     }
-    let pod = life.pod(snapshot, &before);
+    let pod = trace.pod(snapshot, &before);
     let now = Timestamp::new(SOME_TIME / 1_000_000_000, 0);
     let status = PodStatus::read(recorded);
     if recorded["containerStatuses"].is_null() {
         let bare = status.message.strip_prefix("Pod was rejected: ").unwrap_or_default();
         let may_run = status.phase == Phase::Running;
         let again = merge(&pod, rejected(&pod, &status.reason, bare), may_run, now).unwrap();
-        return compare(&again, recorded, true).map(|()| Told::Rejected);
+        return compare(&again, recorded, true).map(|()| StatusSource::Rejected);
     }
-    let (seen, known) = world(life.line, &pod, &status);
-    let generated = generate(&pod, &seen, &known);
-    let drop = recorded.to_string().contains(ARTEFACT) || known.finished;
+    let (observed, inputs) = world(trace.line, &pod, &status);
+    let generated = generate(&pod, &observed, &inputs);
+    let drop = recorded.to_string().contains(ARTEFACT) || inputs.finished;
     let written =
-        merge(&pod, generated.clone(), !known.finished, now).map_err(|e| e.to_string())?;
-    let Err(first) = compare(&written, recorded, drop) else { return Ok(Told::Generated) };
+        merge(&pod, generated.clone(), !inputs.finished, now).map_err(|e| e.to_string())?;
+    let Err(first) = compare(&written, recorded, drop) else { return Ok(StatusSource::Generated) };
     if without(&written, recorded, "volumeMounts", drop) {
-        return Ok(Told::WithoutMounts);
+        return Ok(StatusSource::WithoutMounts);
     }
     if !pod.spec.host_network && recorded["podIP"].is_null() {
         let (pod_ip, pod_ips) = (String::new(), Vec::new());
         let unnoticed = PodStatus { pod_ip, pod_ips, ..written.clone() };
         if compare(&unnoticed, recorded, drop).is_ok() {
-            return Ok(Told::WithoutAddress);
+            return Ok(StatusSource::WithoutAddress);
         }
     }
-    if !known.finished {
+    if !inputs.finished {
         return Err(first);
     }
     let held = merge(&pod, generated, true, now).map_err(|e| e.to_string())?;
     if compare(&held, recorded, drop).is_ok() || without(&held, recorded, "volumeMounts", drop) {
-        return Ok(Told::HeldBack);
+        return Ok(StatusSource::HeldBack);
     }
-    // What was known when the end began.
+    // The status at the start of the termination.
     let earlier =
         snapshots.iter().find(|s| s["deleting"].is_object()).unwrap_or(&snapshots[at - 1]);
     let knew = Pod { status: earlier["status"].clone(), ..pod.clone() };
     let ended = terminate(&knew, written);
     let written = merge(&pod, ended, false, now).map_err(|e| e.to_string())?;
-    compare(&written, recorded, drop).map(|()| Told::Terminated).map_err(|_| first)
+    compare(&written, recorded, drop).map(|()| StatusSource::Terminated).map_err(|_| first)
 }
 
 #[test]
-fn recorded_lives_are_told_as_the_kubelet_told_them() {
-    let mut counts: BTreeMap<Told, usize> = BTreeMap::new();
+fn recorded_statuses_are_reproduced() {
+    let mut counts: BTreeMap<StatusSource, usize> = BTreeMap::new();
     let mut wrong = Vec::new();
     for line in lines("pods.jsonl.gz") {
         let Some(snapshots) = line["snapshots"].as_array() else { continue };
         let id = line["id"].as_str().unwrap();
-        let life = Life { line: &line, spec: defaulted(&line["manifest"]) };
+        let trace = PodTrace { line: &line, spec: defaulted(&line["manifest"]) };
         for (at, snapshot) in snapshots.iter().enumerate() {
             let t = snapshot["t"].as_f64().unwrap();
             let named = DIFFERENT.iter().any(|(line, time, _)| *line == id && *time == t);
-            let told = match tell(&life, at) {
-                Ok(told) if named => {
+            let source = match find_source(&trace, at) {
+                Ok(source) if named => {
                     wrong.push(format!("{id} at {t}: no longer different"));
-                    told
+                    source
                 }
-                Ok(told) => told,
-                Err(_) if !line["quirk"].is_null() => Told::Quirk,
-                Err(_) if named => Told::Different,
+                Ok(source) => source,
+                Err(_) if !line["quirk"].is_null() => StatusSource::Quirk,
+                Err(_) if named => StatusSource::Different,
                 Err(why) => {
                     wrong.push(format!("{id} at {t}:\n    {why}"));
-                    Told::Different
+                    StatusSource::Different
                 }
             };
-            *counts.entry(told).or_default() += 1;
+            *counts.entry(source).or_default() += 1;
         }
     }
     assert!(wrong.is_empty(), "{} differ; {counts:?}\n{}", wrong.len(), wrong.join("\n"));
     let expected = [
-        (Told::ByOthers, 1034),
-        (Told::Rejected, 35),
-        (Told::Generated, 1133),
-        (Told::Terminated, 38),
-        (Told::HeldBack, 12),
-        (Told::WithoutMounts, 20),
-        (Told::WithoutAddress, 10),
-        (Told::Quirk, 6),
-        (Told::Different, 2),
+        (StatusSource::ByOthers, 1034),
+        (StatusSource::Rejected, 35),
+        (StatusSource::Generated, 1133),
+        (StatusSource::Terminated, 38),
+        (StatusSource::HeldBack, 12),
+        (StatusSource::WithoutMounts, 20),
+        (StatusSource::WithoutAddress, 10),
+        (StatusSource::Quirk, 6),
+        (StatusSource::Different, 2),
     ];
     assert_eq!(counts, BTreeMap::from(expected));
 }

@@ -1,20 +1,20 @@
 use objects::timestamp::Timestamp;
 
 use super::*;
-use crate::observed::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeSandbox};
 
 fn pod(value: Value) -> Pod {
     serde_json::from_value(value).unwrap()
 }
 
 /// A container `name=state`: `run`, `made`, `unknown`, or an exit code; attempts after a `#`.
-fn seen(text: &str) -> PodSeen {
+fn observed(text: &str) -> RuntimePod {
     let containers = text.split(' ').filter(|word| !word.is_empty()).map(|word| {
         let (name, state) = word.split_once('=').unwrap();
         let (state, attempt) = state.split_once('#').unwrap_or((state, "0"));
         let attempt: u32 = attempt.parse().unwrap();
         let exit_code: i32 = state.parse().unwrap_or(0);
-        ContainerSeen {
+        RuntimeContainer {
             id: format!("{name}{attempt}"),
             sandbox: "s".to_owned(),
             name: name.to_owned(),
@@ -36,7 +36,7 @@ fn seen(text: &str) -> PodSeen {
             hash: String::new(),
         }
     });
-    let sandbox = SandboxSeen {
+    let sandbox = RuntimeSandbox {
         id: "s".to_owned(),
         attempt: 0,
         ready: true,
@@ -44,11 +44,11 @@ fn seen(text: &str) -> PodSeen {
         ips: Vec::new(),
         host_network: true,
     };
-    PodSeen::new(vec![sandbox], containers.collect())
+    RuntimePod::new(vec![sandbox], containers.collect())
 }
 
-fn known() -> Known {
-    Known { runtime: "containerd".to_owned(), ..Known::default() }
+fn inputs() -> StatusInputs {
+    StatusInputs { runtime: "containerd".to_owned(), ..StatusInputs::default() }
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_phase_follows_policy_rules_and_progress() {
             "containers": [{"name": "a"},
                 {"name": "b", "restartPolicy": policy, "restartPolicyRules": rule}],
         }}));
-        let status = generate(&pod, &seen(text), &Known { finished, ..known() });
+        let status = generate(&pod, &observed(text), &StatusInputs { finished, ..inputs() });
         assert_eq!(status.phase, phase, "{policy}: {text}, finished {finished}");
     };
     check("Always", "", false, Phase::Pending);
@@ -78,7 +78,7 @@ fn the_phase_follows_policy_rules_and_progress() {
     check("Always", "i=0 s=1 a=1 b=0", false, Phase::Running);
     check("Always", "i=0 s=1 a=1 b=0", true, Phase::Failed);
     check("Always", "i=0 s=1 a=0 b=0", true, Phase::Succeeded);
-    // A sidecar that runs keeps the phase, however its pod's work has ended.
+    // A running sidecar keeps the phase, however the other containers exited.
     check("Never", "i=0 s=run a=0 b=0", false, Phase::Running);
     check("Never", "i=0 s=0 a=0 b=0", false, Phase::Succeeded);
     check("Never", "i=0 s=0 a=0 b=1", false, Phase::Failed);
@@ -95,7 +95,7 @@ fn running_before() -> Value {
 }
 
 #[test]
-fn a_container_that_vanished_is_lost_and_does_not_take_the_pod_back() {
+fn a_vanished_container_is_lost_and_keeps_the_phase() {
     let check = |deleting: bool, restarts: u32| {
         let mut value = json!({
             "metadata": {}, "spec": {"containers": [{"name": "a"}], "hostNetwork": true},
@@ -104,7 +104,7 @@ fn a_container_that_vanished_is_lost_and_does_not_take_the_pod_back() {
         if deleting {
             value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
-        let status = generate(&pod(value), &seen(""), &known());
+        let status = generate(&pod(value), &observed(""), &inputs());
         let container = &status.container_statuses[0];
         let end = container.last_state.terminated.as_ref().unwrap();
         assert_eq!((end.reason.as_str(), end.exit_code), ("ContainerStatusUnknown", 137));
@@ -118,7 +118,7 @@ fn a_container_that_vanished_is_lost_and_does_not_take_the_pod_back() {
 #[test]
 fn a_container_of_unknown_state_that_ran_has_ended() {
     let value = json!({"spec": {"containers": [{"name": "a"}]}, "status": running_before()});
-    let status = generate(&pod(value), &seen("a=unknown#2"), &known());
+    let status = generate(&pod(value), &observed("a=unknown#2"), &inputs());
     let container = &status.container_statuses[0];
     assert_eq!(container.state.terminated.as_ref().unwrap().exit_code, 137);
     assert_eq!(container.restart_count, 3);
@@ -130,7 +130,7 @@ fn only_containers_that_are_to_start_wait_for_a_reason() {
     let check = |policy: &str, exit: &str, waits: bool| {
         let value = json!({"spec": {"containers": [{"name": "a"}], "restartPolicy": policy}});
         let waiting = BTreeMap::from([("a".to_owned(), back_off.clone())]);
-        let status = generate(&pod(value), &seen(exit), &Known { waiting, ..known() });
+        let status = generate(&pod(value), &observed(exit), &StatusInputs { waiting, ..inputs() });
         let container = &status.container_statuses[0];
         let last = container.last_state.terminated.as_ref();
         assert_eq!(container.state.waiting.as_ref(), waits.then_some(&back_off), "{policy} {exit}");
@@ -143,17 +143,17 @@ fn only_containers_that_are_to_start_wait_for_a_reason() {
 }
 
 #[test]
-fn probes_say_who_is_ready_and_nobody_is_before_they_have_answered() {
+fn containers_are_ready_only_after_their_probes_succeed() {
     let probed = json!({"name": "a", "readinessProbe": {}, "startupProbe": {}});
     let check = |startup: Option<bool>, readiness: Option<bool>, wanted: (bool, bool)| {
         let value = json!({"spec": {"containers": [probed]}});
         let answers = |answer: Option<bool>| answer.map(|a| ("a0".to_owned(), a)).into_iter();
-        let known = Known {
+        let inputs = StatusInputs {
             startup: answers(startup).collect(),
             readiness: answers(readiness).collect(),
-            ..known()
+            ..inputs()
         };
-        let status = generate(&pod(value), &seen("a=run"), &known);
+        let status = generate(&pod(value), &observed("a=run"), &inputs);
         let container = &status.container_statuses[0];
         assert_eq!((container.started.unwrap(), container.ready), wanted);
     };
@@ -171,7 +171,7 @@ fn a_readiness_gate_holds_until_its_condition_is_true() {
             "spec": {"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "g/x"}]},
             "status": {"conditions": conditions},
         }));
-        let status = generate(&pod, &seen("a=run"), &known());
+        let status = generate(&pod, &observed("a=run"), &inputs());
         let ready = status.condition("Ready").unwrap();
         assert_eq!((ready.message.as_str(), ready.is_true()), (message, message.is_empty()));
     };
@@ -188,7 +188,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 #[test]
-fn merging_keeps_what_others_said_and_when_things_changed() {
+fn merging_keeps_fields_of_other_writers_and_transition_times() {
     let mut pod = pod(json!({
         "metadata": {"generation": 3},
         "spec": {"containers": [{"name": "a"}], "hostNetwork": true},
@@ -197,11 +197,11 @@ fn merging_keeps_what_others_said_and_when_things_changed() {
             "nominatedNodeName": "n",
         },
     }));
-    let first = merge(&pod, generate(&pod, &seen(""), &known()), true, at(100)).unwrap();
+    let first = merge(&pod, generate(&pod, &observed(""), &inputs()), true, at(100)).unwrap();
     assert_eq!(first.start_time.as_deref(), Some("1970-01-01T00:01:40Z"));
     assert_eq!(first.other["nominatedNodeName"], "n");
     pod.status = serde_json::to_value(&first).unwrap();
-    let second = merge(&pod, generate(&pod, &seen("a=run"), &known()), true, at(200)).unwrap();
+    let second = merge(&pod, generate(&pod, &observed("a=run"), &inputs()), true, at(200)).unwrap();
     let changed = |kind: &str| second.condition(kind).unwrap().last_transition_time.clone();
     assert_eq!(changed("example.com/x").as_deref(), Some("t"));
     assert_eq!(changed("Initialized"), first.start_time);
@@ -216,7 +216,7 @@ fn a_pod_that_is_over_stays_over() {
         let pod = pod(json!({
             "spec": {"containers": [{"name": "a"}], "restartPolicy": "OnFailure"}, "status": old,
         }));
-        let status = generate(&pod, &seen(text), &known());
+        let status = generate(&pod, &observed(text), &inputs());
         let status = merge(&pod, status, false, at(1)).unwrap();
         assert_eq!((status.phase, status.reason.as_str()), (phase, reason));
         assert!(!status.condition("Ready").unwrap().is_true());
@@ -232,22 +232,22 @@ fn the_last_phase_waits_until_nothing_can_run() {
         "spec": {"containers": [{"name": "a"}], "restartPolicy": "Never"},
         "status": {"phase": "Running"},
     }));
-    let known = Known {
-        end: Some(End {
+    let inputs = StatusInputs {
+        termination: Some(TerminationCause {
             reason: "Preempting".to_owned(),
             message: "m".to_owned(),
             disruption: Some("d".to_owned()),
         }),
-        ..known()
+        ..inputs()
     };
-    let new = generate(&pod, &seen("a=run"), &known);
+    let new = generate(&pod, &observed("a=run"), &inputs);
     let held = merge(&pod, new, true, at(1)).unwrap();
     assert_eq!((held.phase, held.reason.as_str()), (Phase::Running, ""));
     assert!(held.condition("DisruptionTarget").is_none());
     assert_eq!(held.condition("Ready").unwrap().reason, "PodFailed");
     pod.status = serde_json::to_value(&held).unwrap();
-    // Also of a container that ended well.
-    let new = generate(&pod, &seen("a=0"), &known);
+    // The same for a container that succeeded.
+    let new = generate(&pod, &observed("a=0"), &inputs);
     let last = merge(&pod, new, false, at(2)).unwrap();
     assert_eq!((last.phase, last.reason.as_str()), (Phase::Failed, "Preempting"));
     let target = last.condition("DisruptionTarget").unwrap();
@@ -263,7 +263,7 @@ fn the_end_of_a_container_is_not_taken_back() {
                 {"name": "a", "state": {"terminated": {"exitCode": exit_code}}},
             ]},
         }));
-        let result = merge(&pod, generate(&pod, &seen("a=run#1"), &known()), true, at(1));
+        let result = merge(&pod, generate(&pod, &observed("a=run#1"), &inputs()), true, at(1));
         assert_eq!(result.is_err(), refused, "{policy} {exit_code}");
     };
     check("Always", 0, false);
@@ -277,7 +277,7 @@ fn messages_are_kept_to_what_fits() {
     let lines: String = (0..100).map(|n| format!("{n}\n")).collect();
     let long_line = "é".repeat(3000);
     let check = |policy: &str, exit: i32, file: Option<&str>, log: &str, wanted: &str| {
-        let message = compose("", policy, exit, Left { file, log });
+        let message = compose("", policy, exit, TerminationOutput { file, log });
         assert_eq!(message, wanted);
     };
     let fall_back = "FallbackToLogsOnError";
@@ -290,27 +290,27 @@ fn messages_are_kept_to_what_fits() {
     check(fall_back, 1, None, &lines, &last);
     check(fall_back, 1, None, &long_line, &"é".repeat(1024));
     check("File", 1, Some(&long_line), "", &"é".repeat(2048));
-    assert_eq!(compose("r", "File", 1, Left { file: Some("f"), log: "" }), "r: f");
-    // All containers together share a budget.
+    assert_eq!(compose("r", "File", 1, TerminationOutput { file: Some("f"), log: "" }), "r: f");
+    // All containers share one budget.
     let pod = pod(json!({"spec": {"containers": [
         {"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"},
     ]}}));
-    let mut had = seen("a=1 b=0 c=0 d=0");
+    let mut had = observed("a=1 b=0 c=0 d=0");
     had.containers.iter_mut().for_each(|container| container.message = "é".repeat(2000));
-    let status = merge(&pod, generate(&pod, &had, &known()), false, at(1)).unwrap();
+    let status = merge(&pod, generate(&pod, &had, &inputs()), false, at(1)).unwrap();
     let kept = status.container_statuses.iter().map(|s| s.state.terminated.as_ref().unwrap());
     assert!(kept.into_iter().all(|end| end.message.len() == 12 * 1024 / 4));
 }
 
 #[test]
-fn a_host_network_pod_takes_the_nodes_addresses_and_the_second_when_there_is_one() {
+fn a_host_network_pod_gets_all_addresses_of_the_node() {
     let check = |before: &[&str], host: &[&str], wanted: &[&str]| {
         let ips: Vec<Value> = before.iter().map(|ip| json!({"ip": ip})).collect();
         let pod = pod(json!({
             "spec": {"containers": [], "hostNetwork": true}, "status": {"podIPs": ips},
         }));
         let host_ips = host.iter().map(|ip| (*ip).to_owned()).collect();
-        let status = generate(&pod, &seen(""), &Known { host_ips, ..known() });
+        let status = generate(&pod, &observed(""), &StatusInputs { host_ips, ..inputs() });
         let got: Vec<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).collect();
         assert_eq!(got, wanted);
         assert_eq!(status.pod_ip, wanted.first().copied().unwrap_or_default());
@@ -323,7 +323,7 @@ fn a_host_network_pod_takes_the_nodes_addresses_and_the_second_when_there_is_one
 }
 
 #[test]
-fn the_classes_in_force_are_told_and_what_others_wrote_is_kept() {
+fn effective_classes_are_reported_and_other_fields_kept() {
     let pod = pod(json!({
         "spec": {"containers": [{"name": "a"}, {"name": "b"}]}, "status": {"nominatedNodeName": "n"},
     }));
@@ -331,12 +331,12 @@ fn the_classes_in_force_are_told_and_what_others_wrote_is_kept() {
         name: name.to_owned(),
         class: class.to_owned(),
     };
-    let known = Known {
+    let inputs = StatusInputs {
         pod_classes: vec![class("example.com/net", "fast")],
         classes: BTreeMap::from([("a".to_owned(), vec![class("k8s.io/rdt", "gold")])]),
-        ..known()
+        ..inputs()
     };
-    let status = generate(&pod, &seen("a=run b=run"), &known);
+    let status = generate(&pod, &observed("a=run b=run"), &inputs);
     let status = serde_json::to_value(merge(&pod, status, true, at(1)).unwrap()).unwrap();
     assert_eq!(status["qosResources"], json!([{"name": "example.com/net", "class": "fast"}]));
     let containers = &status["containerStatuses"];
@@ -346,7 +346,7 @@ fn the_classes_in_force_are_told_and_what_others_wrote_is_kept() {
 }
 
 #[test]
-fn the_end_that_was_told_while_a_container_waited_is_still_told_when_the_pod_goes() {
+fn a_reported_exit_stays_when_the_pod_terminates() {
     let end =
         json!({"terminated": {"reason": "Error", "exitCode": 1, "containerID": "containerd://a0"}});
     let value = json!({
@@ -357,7 +357,7 @@ fn the_end_that_was_told_while_a_container_waited_is_still_told_when_the_pod_goe
             "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": end,
         }]},
     });
-    let status = generate(&pod(value), &seen("a=1"), &known());
+    let status = generate(&pod(value), &observed("a=1"), &inputs());
     let container = &status.container_statuses[0];
     assert_eq!(container.state.terminated.as_ref().unwrap().container_id, "containerd://a0");
     let last = container.last_state.terminated.as_ref().unwrap();
@@ -366,12 +366,12 @@ fn the_end_that_was_told_while_a_container_waited_is_still_told_when_the_pod_goe
 
 #[test]
 fn a_pod_that_is_over_is_not_being_resized() {
-    let said = ResizeSaid { reason: "Error".to_owned(), message: String::new(), generation: 2 };
+    let said = ResizeOutcome { reason: "Error".to_owned(), message: String::new(), generation: 2 };
     let check = |seen_now: &str, expected: bool| {
         let value = json!({"spec": {"containers": [{"name": "a"}], "restartPolicy": "Never"}});
         let resize = Resize { in_progress: Some(said.clone()), ..Resize::default() };
-        let known = Known { resize, ..known() };
-        let status = generate(&pod(value), &seen(seen_now), &known);
+        let inputs = StatusInputs { resize, ..inputs() };
+        let status = generate(&pod(value), &observed(seen_now), &inputs);
         assert_eq!(status.condition("PodResizeInProgress").is_some(), expected, "{seen_now}");
     };
     check("a=run", true);

@@ -1,4 +1,4 @@
-//! Files of a volume that change all at once: [`write()`].
+//! Atomic updates of a volume's files: [`write()`].
 //!
 //! ```text
 //!   <volume>/key      -> ..data/key                   links that users see
@@ -8,10 +8,10 @@
 //!                                          dir/file
 //! ```
 //!
-//! New files go into a new directory, which gets its owners, and then `..data` is replaced in one step:
-//! whoever reads sees all the old files or all the new ones. A crash at any point leaves one of the two;
-//! directories that nothing leads to are removed by the next write. Nothing is synced to disk: after a
-//! power failure no container runs that could have seen the old files.
+//! New files are written to a new directory, which gets its owners, and then `..data` is replaced atomically:
+//! readers see either all old files or all new ones. A crash at any point leaves one of the two. The next
+//! write removes directories without links. Nothing is synced to disk: after a power failure no container
+//! runs that could have seen the old files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,14 +25,14 @@ use super::contents::File;
 use super::directories::random_name;
 use super::{Problem, words};
 
-/// The link that makes files visible, and what takes its place.
+/// The link that makes files visible, and its replacement.
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
-/// Mode of directories. Who may read a file, its own mode says.
+/// The mode of directories. The mode of each file limits its readers.
 const DIRECTORY: u32 = 0o755;
 
-/// Makes `files` the files of the volume at `target`. `finish` is given the new directory before anyone
-/// sees it, to set owners. Returns whether anything was written.
+/// Replaces the files of the volume at `target`. `finish` gets the new directory before it becomes visible,
+/// to set owners. Returns true if anything was written.
 pub(super) fn write(
     target: &Path,
     files: &BTreeMap<String, File>,
@@ -57,12 +57,12 @@ pub(super) fn write(
             .and_then(|()| finish(&new).map_err(failed("chown", &new)))
             .and_then(|()| replace(target, &new).map_err(failed("replace", &data)));
         if let Err(problem) = replaced {
-            // What went wrong is told; a directory that stays is removed by the next write.
+            // The error is returned; the next write removes a remaining directory.
             let _ = remove_tree(&new);
             return Err(problem);
         }
     }
-    // Links are checked even where nothing changed: a crash may have come before them.
+    // Check links even if nothing changed: a crash may have preceded them.
     let current = fs::read_link(&data).map_err(failed("readlink", &data))?;
     let made = show(target, &target.join(&current)).map_err(failed("link", target))?;
     clean(target, &current).map_err(failed("clean", target))?;
@@ -74,7 +74,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Problem 
     move |error| Problem::Io { step, path, why: words(&error) }
 }
 
-/// A path that a system might read as leading elsewhere is refused there.
+/// Rejects a path that this system may interpret as leading elsewhere.
 fn check(path: &str) -> Result<(), Problem> {
     let is_plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     if is_plain && !path.is_empty() {
@@ -83,7 +83,7 @@ fn check(path: &str) -> Result<(), Problem> {
     Err(Problem::Path(format!("invalid path: must be relative path: {path}")))
 }
 
-/// Whether a directory has just these files. Modes are of the pod's spec and do not change.
+/// Returns true if a directory has exactly these files. Modes come from the pod's spec and do not change.
 fn is_same(directory: &Path, files: &BTreeMap<String, File>) -> io::Result<bool> {
     let mut there = BTreeSet::new();
     list(directory, &mut PathBuf::new(), &mut there)?;
@@ -99,7 +99,7 @@ fn is_same(directory: &Path, files: &BTreeMap<String, File>) -> io::Result<bool>
     Ok(true)
 }
 
-/// The files below a directory; none if it is not there.
+/// Lists the files below a directory; none if it does not exist.
 fn list(root: &Path, below: &mut PathBuf, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     let entries = match fs::read_dir(root.join(&below)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -173,7 +173,7 @@ fn replace(target: &Path, new: &Path) -> io::Result<()> {
     owners::replace_link(&link, &target.join(DATA))
 }
 
-/// Makes the links that users see lead to everything in `current`, and removes the others.
+/// Creates the visible links to everything in `current`, and removes the others.
 fn show(target: &Path, current: &Path) -> io::Result<bool> {
     let mut made = false;
     let mut visible = BTreeSet::new();

@@ -1,7 +1,7 @@
-//! What is to be in each volume of a pod: [`contents`].
+//! The wanted contents of a pod's volumes: [`contents`].
 //!
-//! Pure: config maps, secrets and tokens come in as values, files go out as values. What is wrong with
-//! a volume is its content too, so that all that can be told is told at once.
+//! Pure: config maps, secrets and tokens are arguments, files are results. A problem of a volume is returned
+//! in place of its content, so that all problems are reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,45 +11,45 @@ use objects::{Quantity, resources};
 
 use super::references::{TokenKey, claim_of, mounted_volumes};
 use super::{ClaimFault, FilesKind, Problem, Projections, source_of};
-use crate::lower::{Configs, PodInput, downward};
+use crate::runtime::lower::{Configs, PodInput, downward};
+use crate::runtime::{cgroups, lower};
 use crate::spec::{
     ConfigMapSource, DownwardApiSource, EmptyDirSource, KeyToPath, Pod, Projection, Volume,
 };
-use crate::{cgroups, lower};
 
-/// Mode of files where nothing is said, as the API server would put it in.
+/// The default mode of files, as set by the API server.
 const DEFAULT_MODE: u32 = 0o644;
-/// Mode of a token that is given to a user or a group of its own.
+/// The mode of a token that belongs to a specific user or group.
 const PRIVATE_MODE: u32 = 0o600;
 /// The longest path of a file in a volume, and the longest name in it, in bytes.
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 255;
 
-/// What was fetched from the API, as far as it exists.
+/// The existing objects of the API.
 #[derive(Debug, Clone, Copy)]
-pub struct Sources<'a> {
+pub struct VolumeInputs<'a> {
     pub configs: &'a Configs,
     pub tokens: &'a Tokens,
     pub claims: &'a Claims,
 }
 
-/// Persistent volume claims that exist.
+/// The existing persistent volume claims.
 pub type Claims = BTreeMap<String, Claim>;
 
-/// What decides whether a claim can be used.
+/// The properties that decide if a claim can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Claim {
     pub is_deleted: bool,
-    /// Whether it says that it has a volume.
+    /// True if its phase is `Bound`.
     pub is_bound: bool,
-    /// Whether it says which.
+    /// True if it names its volume.
     pub has_volume: bool,
 }
 
-/// Tokens, or why there is none.
+/// Tokens, or errors.
 pub type Tokens = BTreeMap<TokenKey, Result<String, String>>;
 
-/// The content of each volume that is mounted, or what is wrong with it, by its name.
+/// The content of each mounted volume, or its problem, by name.
 pub type Contents = Vec<(String, Result<Content, Problem>)>;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -57,26 +57,26 @@ pub enum Content {
     EmptyDir(Medium),
     HostPath {
         path: String,
-        /// Empty if nothing is to be checked.
+        /// Empty if nothing is checked.
         kind: String,
     },
     Files {
         kind: FilesKind,
-        /// By their paths in the volume, with `/` between names.
+        /// By path in the volume, with `/` between names.
         files: BTreeMap<String, File>,
-        /// The most that the file system may hold, where it is in memory.
+        /// The largest size of the file system, if it is in memory.
         size: Option<u64>,
     },
-    /// By the reference as it is written. Whoever pulls it puts its id into what is mounted.
+    /// By the reference in the spec. After the pull, the image ID replaces it.
     Image(v1::ImageSpec),
 }
 
-/// Where an empty directory is.
+/// The medium of an empty directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
     Disk,
     Memory {
-        /// In bytes; half of the machine's memory if it is not told.
+        /// In bytes; half of the machine's memory if not given.
         size: Option<u64>,
     },
     HugePages {
@@ -90,20 +90,20 @@ pub enum Medium {
 pub struct File {
     pub data: Vec<u8>,
     pub mode: u32,
-    /// Who owns it, where not the agent.
+    /// The owner, if it is not the agent.
     pub owner: Option<u32>,
 }
 
-/// What is in a file is nobody's business: it may be a secret.
+/// Omits the data, which may be secret.
 impl std::fmt::Debug for File {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(to, "File({} bytes, {:o}, {:?})", self.data.len(), self.mode, self.owner)
     }
 }
 
-/// What is to be in the volumes of a pod.
+/// Returns the wanted contents of a pod's volumes.
 #[must_use]
-pub fn contents(input: &PodInput<'_>, sources: &Sources<'_>) -> Contents {
+pub fn contents(input: &PodInput<'_>, sources: &VolumeInputs<'_>) -> Contents {
     mounted_volumes(input.pod)
         .map(|volume| (volume.name.clone(), of_volume(input, sources, volume)))
         .collect()
@@ -111,41 +111,42 @@ pub fn contents(input: &PodInput<'_>, sources: &Sources<'_>) -> Contents {
 
 fn of_volume(
     input: &PodInput<'_>,
-    sources: &Sources<'_>,
+    sources: &VolumeInputs<'_>,
     volume: &Volume,
 ) -> Result<Content, Problem> {
-    if let Some(of) = &volume.empty_dir {
-        return medium(input, of).map(Content::EmptyDir);
+    if let Some(volume_source) = &volume.empty_dir {
+        return medium(input, volume_source).map(Content::EmptyDir);
     }
-    if let Some(of) = &volume.host_path {
-        let (path, kind) = (of.path.clone(), of.kind.clone().unwrap_or_default());
+    if let Some(volume_source) = &volume.host_path {
+        let (path, kind) =
+            (volume_source.path.clone(), volume_source.kind.clone().unwrap_or_default());
         return Ok(Content::HostPath { path, kind });
     }
     if let Some(Projections { kind, sources: from, default_mode }) = source_of(volume) {
         let files = files(input, sources, &from, mode_or(default_mode, DEFAULT_MODE))?;
         return Ok(Content::Files { kind, files, size: memory_size(input, None) });
     }
-    if let Some(of) = &volume.image {
+    if let Some(volume_source) = &volume.image {
         return Ok(Content::Image(v1::ImageSpec {
-            image: of.reference.clone(),
-            user_specified_image: of.reference.clone(),
+            image: volume_source.reference.clone(),
+            user_specified_image: volume_source.reference.clone(),
             ..Default::default()
         }));
     }
     if let Some(name) = claim_of(input.pod, volume) {
         return Err(of_claim(input.pod, name, sources.claims));
     }
-    if let Some(of) = &volume.csi {
-        return Err(Problem::NoDriver(of.driver.clone()));
+    if let Some(volume_source) = &volume.csi {
+        return Err(Problem::NoDriver(volume_source.driver.clone()));
     }
     match volume.other.keys().next() {
         Some(kind) => Err(Problem::Unsupported { kind: kind.clone() }),
-        // What the API server would have put in.
+        // The API server's default.
         None => Ok(Content::EmptyDir(Medium::Disk)),
     }
 }
 
-/// What is wrong with a claim; with one that is as it should be, that its volume cannot be mounted.
+/// Returns the problem of a claim; a valid claim is a problem too, because its volume is not supported.
 fn of_claim(pod: &Pod, name: String, claims: &Claims) -> Problem {
     let fault = match claims.get(&name) {
         None => ClaimFault::Missing { name: name.clone() },
@@ -161,10 +162,12 @@ fn mode_or(mode: Option<i32>, default: u32) -> u32 {
     mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(default)
 }
 
-fn medium(input: &PodInput<'_>, of: &EmptyDirSource) -> Result<Medium, Problem> {
-    match of.medium.as_str() {
+fn medium(input: &PodInput<'_>, volume_source: &EmptyDirSource) -> Result<Medium, Problem> {
+    match volume_source.medium.as_str() {
         "" => Ok(Medium::Disk),
-        "Memory" => Ok(Medium::Memory { size: memory_size(input, of.size_limit.as_ref()) }),
+        "Memory" => {
+            Ok(Medium::Memory { size: memory_size(input, volume_source.size_limit.as_ref()) })
+        }
         other => match other.strip_prefix("HugePages") {
             Some(size) => page_size(input.pod, other, size),
             None => Err(Problem::Medium(other.to_owned())),
@@ -172,17 +175,17 @@ fn medium(input: &PodInput<'_>, of: &EmptyDirSource) -> Result<Medium, Problem> 
     }
 }
 
-/// How large a file system in memory may grow: as all pods together, as the pod, or as it says itself,
-/// whichever is least.
+/// Returns the size limit of a file system in memory: the smallest of the node's allocatable memory, the
+/// pod's limit and its own.
 fn memory_size(input: &PodInput<'_>, own: Option<&Quantity>) -> Option<u64> {
-    let allocatable = input.facts.allocatable.get(MEMORY).map(Quantity::value);
+    let allocatable = input.node_env.allocatable.get(MEMORY).map(Quantity::value);
     let of_pod = cgroups::memory_limit(input.pod);
     let own = own.map(Quantity::value);
     let least = [allocatable, of_pod, own].into_iter().flatten().filter(|size| *size > 0).min();
     least.and_then(|size| u64::try_from(size).ok())
 }
 
-/// `suffix` is empty or `-<size>`. Pages of that size have to be requested by a container.
+/// Parses the page size; `suffix` is empty or `-<size>`. A container must request pages of that size.
 fn page_size(pod: &Pod, medium: &str, suffix: &str) -> Result<Medium, Problem> {
     let wanted = match suffix.strip_prefix('-') {
         None if suffix.is_empty() => None,
@@ -212,10 +215,10 @@ fn page_size(pod: &Pod, medium: &str, suffix: &str) -> Result<Medium, Problem> {
     }
 }
 
-/// The files of all sources; a later one takes the place of an earlier one of the same path.
+/// Returns the files of all sources; a later source overrides an earlier one of the same path.
 fn files(
     input: &PodInput<'_>,
-    sources: &Sources<'_>,
+    sources: &VolumeInputs<'_>,
     from: &[Projection],
     mode: u32,
 ) -> Result<BTreeMap<String, File>, Problem> {
@@ -238,33 +241,43 @@ type Files = BTreeMap<String, File>;
 
 fn of_source(
     input: &PodInput<'_>,
-    sources: &Sources<'_>,
+    sources: &VolumeInputs<'_>,
     source: &Projection,
     mode: u32,
 ) -> Result<Files, Problem> {
-    if let Some(of) = &source.config_map {
-        return of_config_map(sources.configs, of, mode);
+    if let Some(volume_source) = &source.config_map {
+        return of_config_map(sources.configs, volume_source, mode);
     }
-    if let Some(of) = &source.secret {
-        let missing = || Problem::NoSecret(of.name.clone());
-        let data = or_empty(sources.configs.secrets.get(&of.name), of.optional, missing)?;
-        return pick(of, mode, |key| data.get(key).cloned(), data.keys(), Problem::NoSecretKey);
+    if let Some(volume_source) = &source.secret {
+        let missing = || Problem::NoSecret(volume_source.name.clone());
+        let data = or_empty(
+            sources.configs.secrets.get(&volume_source.name),
+            volume_source.optional,
+            missing,
+        )?;
+        return pick(
+            volume_source,
+            mode,
+            |key| data.get(key).cloned(),
+            data.keys(),
+            Problem::NoSecretKey,
+        );
     }
-    if let Some(of) = &source.downward_api {
-        return of_downward_api(input, of, mode);
+    if let Some(volume_source) = &source.downward_api {
+        return of_downward_api(input, volume_source, mode);
     }
-    if let Some(of) = &source.service_account_token {
-        let key = TokenKey::from(of);
+    if let Some(volume_source) = &source.service_account_token {
+        let key = TokenKey::from(volume_source);
         let owner = fs_user(input.pod);
         let is_private = owner.is_some() || input.pod.spec.security_context.fs_group.is_some();
         let mode = if is_private { PRIVATE_MODE } else { mode };
         let token = match sources.tokens.get(&key) {
             Some(Ok(token)) => token,
             Some(Err(why)) => return Err(Problem::Token(why.clone())),
-            None => return Err(Problem::Token("it was not asked for yet".to_owned())),
+            None => return Err(Problem::Token("it was not requested yet".to_owned())),
         };
         let file = File { data: token.clone().into_bytes(), mode, owner };
-        return Ok(BTreeMap::from([(clean(&of.path)?, file)]));
+        return Ok(BTreeMap::from([(clean(&volume_source.path)?, file)]));
     }
     match source.other.keys().next() {
         Some(kind) => Err(Problem::UnsupportedSource { kind: kind.clone() }),
@@ -272,7 +285,7 @@ fn of_source(
     }
 }
 
-/// What was found; nothing if it may be missing.
+/// Returns the value, or an empty one if it is missing and optional.
 fn or_empty<T: Default + Clone>(
     found: Option<&T>,
     optional: Option<bool>,
@@ -285,21 +298,26 @@ fn or_empty<T: Default + Clone>(
     }
 }
 
-fn of_config_map(configs: &Configs, of: &ConfigMapSource, mode: u32) -> Result<Files, Problem> {
-    let missing = || Problem::NoConfigMap(of.name.clone());
-    let text = or_empty(configs.config_maps.get(&of.name), of.optional, missing)?;
-    let binary = configs.binary.get(&of.name);
+fn of_config_map(
+    configs: &Configs,
+    volume_source: &ConfigMapSource,
+    mode: u32,
+) -> Result<Files, Problem> {
+    let missing = || Problem::NoConfigMap(volume_source.name.clone());
+    let text =
+        or_empty(configs.config_maps.get(&volume_source.name), volume_source.optional, missing)?;
+    let binary = configs.binary.get(&volume_source.name);
     let find = |key: &str| {
         let text = text.get(key).map(|text| text.clone().into_bytes());
         text.or_else(|| binary?.get(key).cloned())
     };
     let keys = text.keys().chain(binary.into_iter().flat_map(BTreeMap::keys));
-    pick(of, mode, find, keys, Problem::NoConfigMapKey)
+    pick(volume_source, mode, find, keys, Problem::NoConfigMapKey)
 }
 
-/// All keys under their own names, or those that are asked for under the names that are asked for.
+/// Returns all keys under their own names, or the selected keys under the given names.
 fn pick<'a>(
-    of: &ConfigMapSource,
+    volume_source: &ConfigMapSource,
     mode: u32,
     find: impl Fn(&str) -> Option<Vec<u8>>,
     keys: impl Iterator<Item = &'a String>,
@@ -307,11 +325,11 @@ fn pick<'a>(
 ) -> Result<Files, Problem> {
     let whole = |key: &'a String| KeyToPath { key: key.clone(), path: key.clone(), mode: None };
     let all: Vec<KeyToPath>;
-    let items = if of.items.is_empty() {
+    let items = if volume_source.items.is_empty() {
         all = keys.map(whole).collect();
         &all
     } else {
-        &of.items
+        &volume_source.items
     };
     let mut files = BTreeMap::new();
     for item in items {
@@ -320,7 +338,7 @@ fn pick<'a>(
                 let file = File { data, mode: mode_or(item.mode, mode), owner: None };
                 files.insert(clean(&item.path)?, file);
             }
-            None if of.optional == Some(true) => {}
+            None if volume_source.optional == Some(true) => {}
             None => return Err(missing(item.key.clone())),
         }
     }
@@ -329,16 +347,16 @@ fn pick<'a>(
 
 fn of_downward_api(
     input: &PodInput<'_>,
-    of: &DownwardApiSource,
+    volume_source: &DownwardApiSource,
     mode: u32,
 ) -> Result<Files, Problem> {
     let mut files = BTreeMap::new();
-    for item in &of.items {
+    for item in &volume_source.items {
         let value = if let Some(field) = &item.field_ref {
-            // Addresses are not known before the volumes are there.
+            // Addresses are not known before the volumes are set up.
             downward::field(input, &[], &field.field_path)
         } else if let Some(resource) = &item.resource_field_ref {
-            downward::resource(input.pod, input.facts, None, resource)
+            downward::resource(input.pod, input.node_env, None, resource)
         } else {
             continue;
         };
@@ -349,7 +367,7 @@ fn of_downward_api(
     Ok(files)
 }
 
-/// The user that all containers run as, if they say so and it is one.
+/// Returns the user of all containers, if they have the same explicit one.
 fn fs_user(pod: &Pod) -> Option<u32> {
     let common = pod.spec.security_context.run_as_user;
     let mut users = pod
@@ -362,8 +380,8 @@ fn fs_user(pod: &Pod) -> Option<u32> {
     users.all(|user| user == Some(first)).then_some(first).and_then(|user| u32::try_from(user).ok())
 }
 
-/// A path of a file without empty names, and only if it stays in the volume and out of what belongs to
-/// the agent there, whose names begin with two dots.
+/// Normalizes the path of a file. It must stay in the volume, and must not use the agent's own names, which
+/// begin with two dots.
 fn clean(path: &str) -> Result<String, Problem> {
     let invalid = |problem: &str| Problem::Path(format!("invalid path: {problem}"));
     if path.is_empty() {

@@ -1,4 +1,4 @@
-//! Where a pod has its files, by the names they have under a kubelet; and small files of its own.
+//! The directories of a pod, with the kubelet's names, and its own small files.
 //!
 //! ```text
 //! <root>/pods/<uid>/etc-hosts
@@ -22,16 +22,16 @@ use crate::spec::Pod;
 /// Modes of directories and files that pods do not write to.
 const DIRECTORY: u32 = 0o750;
 const HOSTS_FILE: u32 = 0o644;
-/// Whoever the container runs as writes its last words.
+/// Writable by every user of the container.
 const TERMINATION_LOG: u32 = 0o666;
 
-/// Fails with what was being done to which path.
+/// Adds the step and the path to an I/O error.
 pub(super) fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.display().to_string();
     move |error| VolumeError::Io { step, path, why: words(&error) }
 }
 
-/// A name that can be one directory's: what comes from a file was checked by nobody.
+/// Checks that a name is a single path component: names from manifests were not validated.
 pub(super) fn checked<'a>(what: &'static str, name: &'a str) -> Result<&'a str, VolumeError> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
@@ -40,7 +40,7 @@ pub(super) fn checked<'a>(what: &'static str, name: &'a str) -> Result<&'a str, 
     }
 }
 
-/// Makes a directory that pods do not write to, and those above it.
+/// Creates a directory that pods do not write to, and its parents.
 pub(super) fn make(path: &Path) -> Result<(), VolumeError> {
     if path.is_dir() {
         return Ok(());
@@ -58,17 +58,17 @@ pub(super) fn make(path: &Path) -> Result<(), VolumeError> {
 }
 
 impl Volumes {
-    /// The directory of all pods.
+    /// Returns the directory of all pods.
     pub(super) fn pods_directory(&self) -> PathBuf {
         self.root.join("pods")
     }
 
-    /// The directory of a pod.
+    /// Returns the directory of a pod.
     pub fn pod_directory(&self, uid: &str) -> Result<PathBuf, VolumeError> {
         Ok(self.pods_directory().join(checked("pod UID", uid)?))
     }
 
-    /// Makes the directories that every pod has.
+    /// Creates the directories that every pod has.
     pub fn make_pod_directories(&self, uid: &str) -> Result<(), VolumeError> {
         let directory = self.pod_directory(uid)?;
         make(&directory)?;
@@ -76,8 +76,8 @@ impl Volumes {
         make(&directory.join("plugins"))
     }
 
-    /// Writes the pod's file of host names and says where it is. It is written in place: containers
-    /// have the file mounted, not its name.
+    /// Writes the pod's hosts file and returns its path. It is written in place, because containers mount the
+    /// file and not its name.
     pub fn write_hosts_file(&self, uid: &str, content: &str) -> Result<PathBuf, VolumeError> {
         let directory = self.pod_directory(uid)?;
         make(&directory)?;
@@ -90,7 +90,7 @@ impl Volumes {
         Ok(path)
     }
 
-    /// Makes a file for the last words of a container that is about to be made.
+    /// Creates a file for the termination message of a container that is about to be created.
     pub fn make_termination_log(&self, uid: &str, container: &str) -> Result<PathBuf, VolumeError> {
         let directory =
             self.pod_directory(uid)?.join("containers").join(checked("container", container)?);
@@ -101,7 +101,7 @@ impl Volumes {
         Ok(path)
     }
 
-    /// UIDs of pods that have a directory, whether they are known or not.
+    /// Returns the UIDs of pods that have a directory, known or not.
     pub fn pods(&self) -> Result<Vec<String>, VolumeError> {
         let directory = self.pods_directory();
         let entries = match fs::read_dir(&directory) {
@@ -115,8 +115,7 @@ impl Volumes {
         Ok(uids)
     }
 
-    /// What the empty directories of a pod take, in bytes, by volume. Those that are not there (yet, or
-    /// any more) are left out.
+    /// Returns the usage of a pod's empty directories in bytes, by volume. Missing directories are omitted.
     pub fn usage(&self, pod: &Pod) -> Result<BTreeMap<String, u64>, VolumeError> {
         let mut usage = BTreeMap::new();
         for volume in pod.spec.volumes.iter().filter(|volume| volume.empty_dir.is_some()) {
@@ -132,7 +131,7 @@ impl Volumes {
         Ok(usage)
     }
 
-    /// Where an empty directory is.
+    /// Returns the path of an empty directory.
     pub(super) fn empty_dir(&self, uid: &str, volume: &str) -> Result<PathBuf, VolumeError> {
         self.volume_directory(uid, EMPTY_DIR, volume)
     }
@@ -151,8 +150,8 @@ impl Volumes {
 /// The directory of volumes that start out empty.
 pub(super) const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 
-/// Eight hexadecimal digits that nobody else has here. Where the system has no chance to give, the
-/// clock has to do: names only have to differ.
+/// Returns eight random hexadecimal digits. Without a random source, the clock is used: names only have to
+/// differ.
 pub(super) fn random_name() -> String {
     let number = getrandom::u32().unwrap_or_else(|_| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! Empty directories that hold more than they may: [`excess`].
+//! Empty directories that exceed their size limit: [`excess`].
 //!
 //! Pure; [`super::Volumes::usage`] measures.
 
@@ -8,8 +8,8 @@ use objects::Quantity;
 
 use crate::spec::Pod;
 
-/// Why a pod is to be evicted for what its empty directories hold, in upstream's words, space at the end
-/// included; `None` if none holds more than its `sizeLimit`. `usage` is in bytes by volume.
+/// Returns the reason for an eviction if an empty directory exceeds its `sizeLimit`. The text is upstream's,
+/// including the space at the end. `usage` is in bytes by volume.
 #[must_use]
 pub fn excess(pod: &Pod, usage: &BTreeMap<String, u64>) -> Option<String> {
     pod.spec.volumes.iter().find_map(|volume| {

@@ -1,6 +1,6 @@
-//! Host paths: whether what is there is what the pod expects, and making it where it may be made.
+//! Host paths: checks their type, and creates them where allowed.
 //!
-//! Errors are upstream's, to the letter.
+//! The error texts equal upstream's exactly.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use host::os::owners;
 
 use super::{Problem, words};
 
-/// Modes of what is made.
+/// Modes of created directories and files.
 const DIRECTORY: u32 = 0o755;
 const FILE: u32 = 0o644;
 
-/// Checks a path; `kind` is the type of the volume, empty for anything.
+/// Checks a path; `kind` is the type of the volume, empty for any.
 pub(super) fn check(path: &str, kind: &str) -> Result<(), Problem> {
     let backs_up = path.split(['/', '\\']).any(|name| name == "..");
     if backs_up {
@@ -68,7 +68,7 @@ fn exists(path: &str) -> bool {
 }
 
 fn make_directory(path: &str) -> Result<(), Problem> {
-    // Those above it may be missing too, and all get the mode.
+    // Missing parents are also created, with the same mode.
     let mut missing = Vec::new();
     let mut at = Some(Path::new(path));
     while let Some(directory) = at.filter(|at| !at.as_os_str().is_empty() && !at.exists()) {

@@ -1,8 +1,8 @@
-//! The file of host names of a pod: [`of_pod`] and [`of_host`], as upstream writes them.
+//! The hosts file of a pod: [`of_pod`] and [`of_host`], as upstream writes them.
 //!
-//! Pure; [`super::Volumes::write_hosts_file`] puts it where containers find it.
+//! Pure; [`super::Volumes::write_hosts_file`] writes it.
 
-use crate::lower::hostname::Name;
+use crate::runtime::lower::hostname::Name;
 use crate::spec::HostAlias;
 
 const HEAD: &str = "# Kubernetes-managed hosts file.\n";
@@ -14,7 +14,7 @@ const LOCAL: &str = "127.0.0.1\tlocalhost\n\
                      fe00::1\tip6-allnodes\n\
                      fe00::2\tip6-allrouters\n";
 
-/// For a pod with a network of its own.
+/// Renders the file of a pod with its own network namespace.
 #[must_use]
 pub fn of_pod(pod_ips: &[String], name: &Name, aliases: &[HostAlias]) -> String {
     let mut text = format!("{HEAD}{LOCAL}");
@@ -28,7 +28,7 @@ pub fn of_pod(pod_ips: &[String], name: &Name, aliases: &[HostAlias]) -> String 
     text + &of_aliases(aliases)
 }
 
-/// For a pod on the node's network: the node's own file and the pod's aliases.
+/// Renders the file of a pod with host networking: the node's own file and the pod's aliases.
 #[must_use]
 pub fn of_host(hosts_file: &str, aliases: &[HostAlias]) -> String {
     format!("{HEAD_OF_HOST}{hosts_file}{}", of_aliases(aliases))

@@ -1,40 +1,40 @@
-//! What a pod needs from the API before it can start: [`references`].
+//! The API objects that a pod needs before it can start: [`references`].
 //!
-//! Pure. Whoever calls this fetches and watches what is named.
+//! Pure. The caller fetches and watches them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Projections, source_of};
 use crate::spec::{Pod, ServiceAccountTokenProjection, Volume};
 
-/// Objects of the pod's namespace that it refers to, by what needs them.
+/// The objects of the pod's namespace that it refers to, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct References {
     /// Config maps by name.
     pub config_maps: BTreeMap<String, Need>,
-    /// Secrets by name; those for pulling images are optional.
+    /// Secrets by name; pull secrets are optional.
     pub secrets: BTreeMap<String, Need>,
     pub tokens: BTreeSet<TokenKey>,
     /// Persistent volume claims.
     pub claims: BTreeSet<String>,
 }
 
-/// Whether a pod can do without.
+/// Required or optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     Optional,
     Required,
 }
 
-/// A token of the pod's service account, as it is asked for.
+/// The parameters of a token of the pod's service account.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenKey {
-    /// Empty is the API server itself.
+    /// Empty for the API server itself.
     pub audience: String,
     pub expiration_seconds: i64,
 }
 
-/// What the API server would have put in. Static pods come without it.
+/// The API server's default, which static pods do not have.
 const DEFAULT_EXPIRATION: i64 = 3600;
 
 impl From<&ServiceAccountTokenProjection> for TokenKey {
@@ -46,7 +46,7 @@ impl From<&ServiceAccountTokenProjection> for TokenKey {
     }
 }
 
-/// What `pod` refers to: in volumes that a container mounts, in environments, and for pulling images.
+/// Returns the references of `pod`: of mounted volumes, of environments, and for pulling images.
 #[must_use]
 pub fn references(pod: &Pod) -> References {
     let mut found = References::default();
@@ -77,7 +77,7 @@ pub fn references(pod: &Pod) -> References {
     found
 }
 
-/// The volumes that a container mounts. The others are never set up.
+/// Returns the volumes that a container mounts. The others are never set up.
 pub(super) fn mounted_volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     let mounted: BTreeSet<&str> = pod
         .containers()
@@ -89,7 +89,7 @@ pub(super) fn mounted_volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.volumes.iter().filter(move |volume| mounted.contains(volume.name.as_str()))
 }
 
-/// The claim a volume stands for, if it does: one of its own, or the one that is made for the pod.
+/// Returns the claim of a volume, if it has one: its own, or the one created for the pod.
 pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
     match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),

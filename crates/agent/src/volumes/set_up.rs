@@ -1,6 +1,6 @@
-//! Making volumes what they are to be: [`Volumes::set_up`] and [`Volumes::sub_paths`].
+//! Setup of volumes: [`Volumes::set_up`] and [`Volumes::sub_paths`].
 //!
-//! Both can be called again at any time, and are, whenever something may have changed.
+//! Both are idempotent, and are called whenever something may have changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,25 +14,29 @@ use host::os::{mounts, owners};
 use super::contents::{Content, Contents, File, Medium};
 use super::directories::{EMPTY_DIR, checked, make};
 use super::{Problem, VolumeError, Volumes, atomic, fs_group, host_path, words};
-use crate::lower::env::Environment;
-use crate::lower::{Mounted, MountedVolume, expansion};
+use crate::runtime::lower::env::Environment;
+use crate::runtime::lower::{MountedVolume, MountedVolumes, expansion};
 use crate::spec::{Container, Pod};
 
-/// Everyone may write to an empty directory; whose pod it is decides who gets there.
+/// Every user may write to an empty directory; access is limited by the directories above it.
 const EMPTY_DIR_MODE: u32 = 0o777;
-/// What a volume's group may do: read, and write where the volume can be written; and enter, with new
-/// files belonging to the group too.
+/// The permissions of a volume's group: read, and write if the volume is writable; directories can be
+/// entered, and new files also belong to the group.
 const GROUP_READ: u32 = 0o440;
 const GROUP_WRITE: u32 = 0o660;
 const GROUP_DIRECTORY: u32 = 0o2110;
 
 impl Volumes {
-    /// Makes the volumes of a pod what `contents` says, and tells where they are. Everything that can be
-    /// done is done, whatever else fails.
-    pub fn set_up(&self, pod: &Pod, contents: &Contents) -> Result<Mounted, Vec<VolumeError>> {
+    /// Applies `contents` to the volumes of a pod, and returns their paths. A failed volume does not keep the
+    /// others from being set up.
+    pub fn set_up(
+        &self,
+        pod: &Pod,
+        contents: &Contents,
+    ) -> Result<MountedVolumes, Vec<VolumeError>> {
         let uid = &pod.metadata.uid;
         self.make_pod_directories(uid).map_err(|error| vec![error])?;
-        let mut mounted = Mounted::default();
+        let mut mounted = MountedVolumes::default();
         let mut errors = Vec::new();
         for (name, content) in contents {
             let volume = match content {
@@ -83,7 +87,7 @@ impl Volumes {
                 Ok(MountedVolume::Path {
                     host_path: path.clone(),
                     read_only: false,
-                    // What is the host's keeps its labels.
+                    // The host's files keep their labels.
                     relabel: false,
                 })
             }
@@ -109,7 +113,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Makes an empty directory, once: what containers change about it stays.
+    /// Creates an empty directory once: changes by containers stay.
     fn make_empty(
         &self,
         uid: &str,
@@ -142,14 +146,14 @@ impl Volumes {
         }
         make(&marks).map_err(problem)?;
         fs::write(&ready, "").map_err(|error| io_problem("create", &ready, &error))?;
-        // As the kubelet's; nothing of importance is in it.
+        // The kubelet's mode; the content is not sensitive.
         owners::set_mode(&ready, 0o644).map_err(|error| io_problem("chmod", &ready, &error))
     }
 
     fn mount(&self, path: &Path, medium: Medium) -> Result<(), Problem> {
         let mounted = match medium {
             Medium::Disk => return Ok(()),
-            // Where nothing can be mounted, a directory is what there is, as for the kubelet on Windows.
+            // Without mounts, use a directory, like the kubelet on Windows.
             Medium::Memory { .. } if !self.can_mount => return Ok(()),
             Medium::Memory { size } => mounts::mount_tmpfs(path, size),
             Medium::HugePages { page_size } => mounts::mount_huge_pages(path, page_size),
@@ -157,13 +161,13 @@ impl Volumes {
         mounted.map_err(|error| io_problem("mount", path, &error))
     }
 
-    /// Makes the sub-paths that a container mounts, and says where they are, by the position of the
-    /// mount. `env` is the container's environment, for `subPathExpr`.
+    /// Creates the sub-paths that a container mounts, and returns their paths by the position of the mount.
+    /// `env` is the container's environment, for `subPathExpr`.
     pub fn sub_paths(
         &self,
         pod: &Pod,
         container: &Container,
-        mounted: &Mounted,
+        mounted: &MountedVolumes,
         env: &Environment,
     ) -> Result<BTreeMap<usize, String>, VolumeError> {
         let mut found = BTreeMap::new();
@@ -176,8 +180,8 @@ impl Volumes {
                 continue;
             }
             check_sub_path(&sub)?;
-            // What is wrong with a path is nobody's business who only has the volume: only which step
-            // failed is said. One that cannot be looked at is not made.
+            // The cause is not reported, because it could reveal facts about the host to the owner of the
+            // volume; only the failed step is. A path that cannot be examined is not created.
             let is_missing = matches!(Path::new(host_path).join(&sub).try_exists(), Ok(false));
             let failed = |why: String| {
                 let (volume, container) = (mount.name.clone(), container.name.clone());
@@ -205,7 +209,7 @@ impl Volumes {
     }
 }
 
-/// A sub-path that comes from variables was never looked at before.
+/// Checks a sub-path, because one from variables was never validated.
 fn check_sub_path(sub: &str) -> Result<(), VolumeError> {
     if Path::new(sub).is_absolute() || sub.starts_with('/') {
         return Err(VolumeError::SubPathAbsolute(sub.to_owned()));
@@ -220,7 +224,7 @@ fn io_problem(step: &'static str, path: &Path, error: &io::Error) -> Problem {
     Problem::Io { step, path: path.display().to_string(), why: words(error) }
 }
 
-/// An error on the way to a volume as its problem.
+/// Converts an error on the path of a volume to its problem.
 fn problem(error: VolumeError) -> Problem {
     match error {
         VolumeError::Io { step, path, why } => Problem::Io { step, path, why },
@@ -228,7 +232,7 @@ fn problem(error: VolumeError) -> Problem {
     }
 }
 
-/// Gives everything in a directory to a group, which may do what `bits` say.
+/// Gives a directory with all its contents to a group, with the permissions of `bits`.
 fn give_to_group(path: &Path, group: u32, bits: u32) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     owners::set_owner(path, None, Some(group))?;

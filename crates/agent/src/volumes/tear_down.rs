@@ -1,7 +1,7 @@
-//! Taking volumes away: [`Volumes::tear_down`], and all that a pod has with [`Volumes::remove`].
+//! Removal of volumes: [`Volumes::tear_down`], and of all files of a pod: [`Volumes::remove`].
 //!
-//! Only mounts of our own making are undone: what is where [`super::Volumes::set_up`] mounts. Anything
-//! else that is mounted below the pod's directory may be somebody's data, so it stops the removal.
+//! Only mounts of [`super::Volumes::set_up`] are unmounted. Any other mount below the pod's directory may be
+//! a user's data, so it stops the removal.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,8 +15,8 @@ use super::directories::failed;
 use super::{VolumeError, Volumes};
 
 impl Volumes {
-    /// Unmounts and removes the volumes of a pod, and what they held. The pod's other files stay. Does
-    /// nothing where there is nothing.
+    /// Unmounts and removes the volumes of a pod with their contents. The pod's other files stay. Does
+    /// nothing if there are none.
     pub fn tear_down(&self, uid: &str) -> Result<(), VolumeError> {
         let named = self.pod_directory(uid)?;
         let directory = match fs::canonicalize(&named) {
@@ -31,7 +31,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Removes everything a pod has here.
+    /// Removes all files of a pod.
     pub fn remove(&self, uid: &str) -> Result<(), VolumeError> {
         self.tear_down(uid)?;
         let directory = self.pod_directory(uid)?;
@@ -50,7 +50,7 @@ impl Volumes {
         for point in points {
             mounts::unmount(&point).map_err(failed("unmount", &point))?;
         }
-        // Whatever came meanwhile must not be emptied.
+        // Do not delete the contents of mounts that appeared in the meantime.
         match list()?.pop() {
             Some(point) => Err(VolumeError::ForeignMount(point)),
             None => Ok(()),
@@ -58,7 +58,7 @@ impl Volumes {
     }
 }
 
-/// Whether a mount point below a pod's directory is where volumes and sub-paths are mounted.
+/// Returns true if a mount point below a pod's directory is that of a volume or sub-path.
 fn is_ours(directory: &Path, point: &Path) -> bool {
     let Ok(below) = point.strip_prefix(directory) else { return false };
     let mut names = below.iter().map(|name| name.to_string_lossy());

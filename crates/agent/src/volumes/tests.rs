@@ -1,4 +1,4 @@
-//! Volumes from pods to files; [`Place`] is a root directory that is cleaned up.
+//! Tests of volumes, from pods to files; [`Place`] is a root directory that is cleaned up.
 
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::lower::{Configs, Mounted, MountedVolume, PodInput};
+use crate::runtime::lower::{Configs, MountedVolume, MountedVolumes, PodInput};
 use crate::spec::Pod;
 
 mod files;
 mod pure;
 mod real;
 
-/// A pod of one container `c` that mounts each of `volumes` at its name, with `spec` over it.
+/// Returns a pod with one container `c` that mounts each of `volumes` at its name, merged with `spec`.
 fn pod(volumes: Value, spec: Value) -> Pod {
     let mounts: Vec<Value> = volumes
         .as_array()
@@ -34,7 +34,7 @@ fn pod(volumes: Value, spec: Value) -> Pod {
     serde_json::from_value(object).unwrap()
 }
 
-/// Config map `cm1` and secret `sec1`, as the recordings have them.
+/// Returns config map `cm1` and secret `sec1`, as in the recordings.
 fn configs() -> Configs {
     let text = |of: &[(&str, &str)]| -> BTreeMap<String, String> {
         of.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -62,7 +62,7 @@ fn tokens() -> Tokens {
 }
 
 fn contents_with(pod: &Pod, configs: &Configs) -> Contents {
-    let world = crate::lower::tests::World::new();
+    let world = crate::runtime::lower::tests::World::new();
     let claim = |is_deleted, is_bound, has_volume| Claim { is_deleted, is_bound, has_volume };
     let claims = [
         ("there", claim(false, true, true)),
@@ -73,21 +73,21 @@ fn contents_with(pod: &Pod, configs: &Configs) -> Contents {
     ];
     let claims = claims.into_iter().map(|(name, claim)| (name.to_owned(), claim)).collect();
     let input: PodInput<'_> = world.input(pod);
-    contents(&input, &Sources { configs, tokens: &tokens(), claims: &claims })
+    contents(&input, &VolumeInputs { configs, tokens: &tokens(), claims: &claims })
 }
 
 fn contents_of(pod: &Pod) -> Contents {
     contents_with(pod, &configs())
 }
 
-/// A directory for the volumes of pods, without which nothing stays mounted.
+/// A directory for the volumes of pods. Dropping it unmounts them.
 struct Place {
     directory: tempfile::TempDir,
     volumes: Volumes,
 }
 
 impl Place {
-    /// One where volumes are mounted, as far as this process may, and one where they are not.
+    /// Returns a root with mounts, if this process may mount, and one without.
     fn both() -> [Place; 2] {
         [Place::new(Volumes::new), Place::new(Volumes::without_mounts)]
     }
@@ -98,17 +98,17 @@ impl Place {
         Place { directory, volumes }
     }
 
-    /// A file that is not of the agent.
+    /// Returns a path outside the agent's directory.
     fn outside(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn set_up(&self, pod: &Pod) -> Result<Mounted, Vec<String>> {
+    fn set_up(&self, pod: &Pod) -> Result<MountedVolumes, Vec<String>> {
         let result = self.volumes.set_up(pod, &contents_of(pod));
         result.map_err(|errors| errors.iter().map(ToString::to_string).collect())
     }
 
-    fn path(&self, mounted: &Mounted, volume: &str) -> PathBuf {
+    fn path(&self, mounted: &MountedVolumes, volume: &str) -> PathBuf {
         match &mounted.volumes[volume] {
             MountedVolume::Path { host_path, .. } => PathBuf::from(host_path),
             other => panic!("{volume} is {other:?}"),

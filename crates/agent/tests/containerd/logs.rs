@@ -1,8 +1,8 @@
-//! Logs as containerd writes them: once, followed, and over a rotation.
+//! Logs that containerd writes: read once, followed, and across a rotation.
 
 use std::fs;
 
-use agent::logs::rotate::{Outcome, Policy};
+use agent::runtime::logs::rotate::{Outcome, Policy};
 use cri::v1;
 use http::{HeaderMap, Method, StatusCode};
 use objects::timestamp::Timestamp;
@@ -17,7 +17,7 @@ async fn logs(node: &Node, query: &str) -> Text {
 }
 
 #[tokio::test]
-async fn a_log_is_followed_over_a_rotation_to_the_end_of_its_container() {
+async fn log_is_followed_across_a_rotation_until_the_container_exits() {
     let node = Node::start().await;
     let command = "trap 'echo bye; exit 0' TERM; echo one; echo two; sleep 600 & wait";
     let id = node.run(&["sh", "-c", command], false).await;
@@ -46,7 +46,7 @@ async fn a_log_is_followed_over_a_rotation_to_the_end_of_its_container() {
 }
 
 #[tokio::test]
-async fn whoever_follows_a_log_is_let_go_when_the_server_stops() {
+async fn following_ends_when_the_server_stops() {
     let node = Node::start().await;
     node.run(&["sh", "-c", "echo one; sleep 600"], false).await;
     let mut followed = logs(&node, "follow=true").await;

@@ -1,8 +1,7 @@
-//! The agent's server in front of a real containerd, each test with one of its own: logs, exec, attach
-//! and port-forward of real containers. Needs root and Debian's packages; `./test` runs it as the stage
-//! "containerd".
+//! Tests of the agent's server with a real containerd, one for each test: logs, exec, attach and port-forward
+//! of real containers. They need root and Debian's packages; `./test` runs them as the stage "containerd".
 //!
-//! A machine that cannot run it makes these tests fail, not pass: they are built only when asked for.
+//! On a machine that cannot run them these tests fail instead of passing: they are built only on request.
 
 #![allow(
     clippy::panic,

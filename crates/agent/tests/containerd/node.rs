@@ -1,10 +1,10 @@
-//! A containerd, a pod in it, the agent's server before it, and somebody who asks.
+//! A containerd with a pod, the agent's server for it, and a client.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::server::{API_SERVER, Answers, Server};
+use agent::server::{API_SERVER, Server, ServerBackend};
 use bytes::Bytes;
 use cri::{Client, Endpoint, v1};
 use http::{HeaderMap, Method, Request, Response};
@@ -18,16 +18,16 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::client::TlsStream;
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Long enough for a busy machine; not waited for in a passing test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The pods that the server is told of.
+/// The pods that the server knows.
 #[derive(Default)]
-struct Pods {
+struct PodSet {
     pods: Mutex<Vec<(Value, String)>>,
 }
 
-impl Answers for Pods {
+impl ServerBackend for PodSet {
     fn pods(&self) -> Vec<Value> {
         self.pods.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect()
     }
@@ -56,11 +56,11 @@ impl Answers for Pods {
 
 pub(crate) struct Node {
     pub(crate) runtime: Client,
-    pods: Arc<Pods>,
+    pods: Arc<PodSet>,
     authority: Pair,
     port: u16,
     stop: watch::Sender<bool>,
-    /// Last, so that it is there as long as anything uses it.
+    /// Last, so that it is dropped after its users.
     containerd: Containerd,
 }
 
@@ -75,14 +75,14 @@ impl Node {
         let listener = Server::bind(any, &pair, Some(&authority.certificate)).await.unwrap();
         let port = listener.address().unwrap().port();
         let (stop, stopping) = watch::channel(false);
-        let pods = Arc::new(Pods::default());
+        let pods = Arc::new(PodSet::default());
         let server = Server::new(pods.clone(), runtime.clone());
         tokio::spawn(server.serve(listener, stopping));
         Node { runtime, pods, authority, port, stop, containerd }
     }
 
-    /// Runs a pod `p` in the namespace `default` on the host's network, with one container `c`; gives
-    /// the container's id.
+    /// Runs a pod `p` in the namespace `default` with host networking and one container `c`. Returns the
+    /// container's ID.
     pub(crate) async fn run(&self, command: &[&str], stdin: bool) -> String {
         let options = v1::NamespaceOption {
             network: v1::NamespaceMode::Node.into(),
@@ -146,7 +146,7 @@ impl Node {
         id
     }
 
-    /// The server ends, and the containers go on.
+    /// Stops the server; the containers keep running.
     pub(crate) fn stop_serving(&self) {
         self.stop.send(true).unwrap();
     }
@@ -162,7 +162,7 @@ impl Node {
         dialer.connect("127.0.0.1", self.port, "127.0.0.1").await.unwrap()
     }
 
-    /// Asks, and gives the answer as soon as it begins.
+    /// Sends a request, and returns the response as soon as it starts.
     pub(crate) async fn ask(
         &self,
         method: Method,
@@ -178,7 +178,7 @@ impl Node {
     }
 }
 
-/// A text that comes in pieces.
+/// A response body that arrives in chunks.
 pub(crate) struct Text {
     body: Incoming,
     pub(crate) seen: String,
@@ -189,12 +189,12 @@ impl Text {
         Text { body: response.into_body(), seen: String::new() }
     }
 
-    /// Reads on until the text is as said.
+    /// Reads until the text satisfies the condition.
     pub(crate) async fn until(&mut self, said: impl Fn(&str) -> bool) {
         while !said(&self.seen) {
             let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
-            let frame = frame.unwrap_or_else(|_| panic!("only {:?} came", self.seen));
-            let Some(frame) = frame else { panic!("{:?} is all that came", self.seen) };
+            let frame = frame.unwrap_or_else(|_| panic!("timed out after {:?}", self.seen));
+            let Some(frame) = frame else { panic!("connection closed after {:?}", self.seen) };
             if let Ok(bytes) = frame.unwrap().into_data() {
                 self.seen.push_str(std::str::from_utf8(&bytes).unwrap());
             }

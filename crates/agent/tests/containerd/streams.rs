@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward: bytes both ways, through the server to the runtime and back.
+//! Exec, attach and port-forward: data in both directions, through the server to the runtime and back.
 
 use http::{HeaderMap, Method, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +15,7 @@ const STATUS: u8 = 3;
 const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait"];
 
 #[tokio::test]
-async fn a_command_reads_writes_and_says_how_it_ended() {
+async fn exec_streams_input_output_and_exit_code() {
     let node = Node::start().await;
     node.run(SLEEP, false).await;
     let path = "/exec/default/p/c?input=1&output=1&error=1&command=sh&command=-c&command=\
@@ -41,7 +41,7 @@ async fn a_command_reads_writes_and_says_how_it_ended() {
 }
 
 #[tokio::test]
-async fn a_container_is_attached_to_and_hears_what_is_typed() {
+async fn attach_streams_input_and_output() {
     let node = Node::start().await;
     node.run(&["sh", "-c", "while read a; do echo \"heard $a\"; done"], true).await;
     let mut socket = WebSocket::open(&node, "/attach/default/p/c?input=1&output=1", EXEC).await;
@@ -54,10 +54,10 @@ async fn a_container_is_attached_to_and_hears_what_is_typed() {
 }
 
 #[tokio::test]
-async fn a_port_of_a_pod_is_reached_in_both_directions() {
+async fn port_forward_streams_in_both_directions() {
     let node = Node::start().await;
     node.run(SLEEP, false).await;
-    // The pod is on the host's network, so that what listens here is its own.
+    // The pod uses host networking, so this listener is reachable as its own.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -70,7 +70,7 @@ async fn a_port_of_a_pod_is_reached_in_both_directions() {
     let path = format!("/portForward/default/p?port={port}");
     let mut socket = WebSocket::open(&node, &path, EXEC).await;
     socket.send(0, b"ping").await;
-    // Each channel begins by saying which port it is for.
+    // Each channel starts with its port number.
     let mut expected = port.to_le_bytes().to_vec();
     expected.extend(b"pong");
     let heard = socket.until(0, |seen| seen.len() >= expected.len()).await;
@@ -78,10 +78,10 @@ async fn a_port_of_a_pod_is_reached_in_both_directions() {
 }
 
 #[tokio::test]
-async fn what_the_runtime_refuses_is_passed_on() {
+async fn errors_of_the_runtime_are_passed_on() {
     let node = Node::start().await;
     let id = node.run(SLEEP, false).await;
-    // A protocol that containerd does not speak: clients then try another one.
+    // A protocol that containerd does not support: clients then try another one.
     let mut headers = HeaderMap::new();
     for (name, value) in [
         ("connection", "Upgrade"),
@@ -95,7 +95,7 @@ async fn what_the_runtime_refuses_is_passed_on() {
     let path = "/exec/default/p/c?output=1&command=true";
     let response = node.ask(Method::GET, path, headers.clone()).await;
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
-    // A container that has ended since.
+    // The container has exited in the meantime.
     let request = cri::v1::StopContainerRequest { container_id: id, timeout: 30 };
     node.runtime.call(request).await.unwrap();
     let response = node.ask(Method::GET, path, headers).await;

@@ -1,5 +1,5 @@
-//! As much of WebSocket (RFC 6455) as it takes to speak to a container: binary messages that begin with
-//! the number of their channel. The client does not hide what it sends: its mask is zero.
+//! The part of WebSocket (RFC 6455) that streams of containers need: binary messages that begin with the
+//! number of their channel. The client's mask is zero.
 
 use http::{HeaderMap, Method, StatusCode};
 use hyper::upgrade::Upgraded;
@@ -42,16 +42,17 @@ impl WebSocket {
         self.stream.write_all(&frame).await.unwrap();
     }
 
-    /// The next message with its channel; `None` when the other side closes.
+    /// Returns the next message with its channel; `None` when the server closes the connection.
     pub(crate) async fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
-            let read = timeout(PATIENCE, self.frame()).await.expect("nothing comes");
+            let read =
+                timeout(PATIENCE, self.frame()).await.expect("no message before the timeout");
             match read {
                 Some((0x1 | 0x2, mut payload)) if !payload.is_empty() => {
                     return Some((payload.remove(0), payload));
                 }
                 Some((0x8, _)) | None => return None,
-                // Questions whether somebody is there, and messages without content.
+                // Pings, and messages without content.
                 Some(_) => {}
             }
         }
@@ -70,14 +71,14 @@ impl WebSocket {
         Some((head[0] & 0x0f, payload))
     }
 
-    /// Reads on until what came on a channel is as said, and gives it.
+    /// Reads until the data of a channel satisfies the condition, and returns it.
     pub(crate) async fn until(&mut self, channel: u8, said: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut seen = Vec::new();
         while !said(&seen) {
             match self.receive().await {
                 Some((on, bytes)) if on == channel => seen.extend(bytes),
                 Some(_) => {}
-                None => panic!("{:?} is all that came", String::from_utf8_lossy(&seen)),
+                None => panic!("connection closed after {:?}", String::from_utf8_lossy(&seen)),
             }
         }
         seen

@@ -243,15 +243,19 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         // Nobody may be reading.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
-        let running = tokio::spawn(node.run(stopping));
+        let mut running = tokio::spawn(node.run(stopping));
         tell_service_manager("READY=1");
         let pods = tokio::select! {
             pods = presence.asked_to_end() => pods,
             () = interrupted() => Pods::RunOn,
+            ended = &mut running => {
+                ended.context("the node failed")??;
+                anyhow::bail!("the node ended although it was not stopped");
+            }
         };
         tell_service_manager("STOPPING=1");
         stop.send_replace(Some(pods));
-        running.await.context("the node failed")?;
+        running.await.context("the node failed")??;
         eprintln!("stopped");
         drop(presence);
         Ok(ExitCode::SUCCESS)
@@ -452,14 +456,18 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         // Nobody may be reading.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
-        let running = tokio::spawn(agent.run(stopping));
+        let mut running = tokio::spawn(agent.run(stopping));
         tell_service_manager("READY=1");
         let pods = tokio::select! {
             pods = presence.asked_to_end() => pods,
             () = interrupted() => Pods::RunOn,
+            ended = &mut running => {
+                ended.context("the agent failed")??;
+                anyhow::bail!("the agent ended although it was not stopped");
+            }
         };
         stop.send_replace(Some(pods.into()));
-        running.await.context("the agent failed")?;
+        running.await.context("the agent failed")??;
         drop(presence);
         Ok(ExitCode::SUCCESS)
     })

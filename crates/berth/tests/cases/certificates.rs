@@ -27,11 +27,11 @@ const START: u64 = 20_600 * DAY;
 
 /// A clock that shows what it is set to.
 #[derive(Clone)]
-struct Hands(Arc<AtomicU64>);
+struct AgentContext(Arc<AtomicU64>);
 
-impl Hands {
-    fn new() -> Hands {
-        Hands(Arc::new(AtomicU64::new(START)))
+impl AgentContext {
+    fn new() -> AgentContext {
+        AgentContext(Arc::new(AtomicU64::new(START)))
     }
 
     fn set_day(&self, day: u64) {
@@ -48,7 +48,7 @@ impl Hands {
 
 /// A control plane and an agent's socket, by a clock of the test's.
 struct Plane {
-    hands: Hands,
+    context: AgentContext,
     dir: tempfile::TempDir,
     certificates: Certificates,
     agent: SocketAddr,
@@ -57,10 +57,10 @@ struct Plane {
 
 impl Plane {
     async fn start() -> Plane {
-        let (dir, hands) = (tempfile::tempdir().unwrap(), Hands::new());
+        let (dir, context) = (tempfile::tempdir().unwrap(), AgentContext::new());
         let mut settings = Settings::new(dir.path().join("data"));
         settings.address.set_port(0);
-        settings.clock = hands.clock();
+        settings.clock = context.clock();
         let server = Server::start(&settings).await.unwrap();
         let certificates = server.certificates().clone();
         let tls = certificates.serve_agent(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -74,7 +74,7 @@ impl Plane {
             Answer::from(Response::new(Body::Whole(Bytes::from(name))))
         };
         tokio::spawn(listener.serve(handle, stopping));
-        Plane { hands, dir, certificates, agent, stop }
+        Plane { context, dir, certificates, agent, stop }
     }
 
     fn data_dir(&self) -> std::path::PathBuf {
@@ -90,7 +90,7 @@ impl Plane {
         for (port, path) in
             [(copy.config.address.port, "/api/v1/namespaces/default"), (self.agent.port(), "/")]
         {
-            let stream = copy.connect(port, "http/1.1", self.hands.clock()).await?;
+            let stream = copy.connect(port, "http/1.1", self.context.clock()).await?;
             let request = Request::get(path).header("host", "x").body(Full::<Bytes>::default());
             let response = https::exchange(stream, request.unwrap()).await;
             let status = response.map_err(|error| error.to_string())?.status();
@@ -134,7 +134,8 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
     let first = plane.kubeconfig();
     plane.accepts(&first).await.unwrap();
     // A connection that lives through everything.
-    let stream = first.connect(first.config.address.port, "h2", plane.hands.clock()).await.unwrap();
+    let stream =
+        first.connect(first.config.address.port, "h2", plane.context.clock()).await.unwrap();
     let handshake =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (mut live, connection) = handshake.await.unwrap();
@@ -148,7 +149,7 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
 
     // Nothing is renewed that need not be.
     assert!(!plane.certificates.check().unwrap());
-    plane.hands.set_day(400);
+    plane.context.set_day(400);
     assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "all has expired");
     assert!(plane.certificates.check().unwrap());
     plane.accepts(&plane.kubeconfig()).await.unwrap();
@@ -157,7 +158,7 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
 
     // Back by more than certificates are dated back, and far ahead: beyond the authority.
     for day in [100, 8000, 90, 8000, 3] {
-        plane.hands.set_day(day);
+        plane.context.set_day(day);
         assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "day {day}");
         assert!(plane.certificates.check().unwrap(), "day {day}");
         assert!(!plane.certificates.check().unwrap(), "day {day}");
@@ -178,9 +179,9 @@ async fn authorities_follow_one_another_and_no_copy_of_a_kubeconfig_breaks_early
     let mut copies = std::collections::VecDeque::new();
     let mut bundles = std::collections::BTreeSet::new();
     for day in (0..30 * 365).step_by(60) {
-        plane.hands.set_day(day);
+        plane.context.set_day(day);
         plane.certificates.check().unwrap();
-        let now = plane.hands.clock().now();
+        let now = plane.context.clock().now();
         let current = plane.kubeconfig();
         let all = format!("{}{}", current.authority, current.pair.certificate);
         for pem in all.split_inclusive("-----END CERTIFICATE-----\n") {

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What the agent logs when it is at work.
-const TAKEN_UP: &str = "took up what runs";
+const TAKEN_UP: &str = "adopted running containers";
 
 /// Two of them at a time are no faster on any machine that has to emulate eight CPUs each.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use agent::hands::Hands;
-use agent::{housekeeping, placement_demand, truth};
+use agent::context::AgentContext;
+use agent::cpusets::reconcile;
+use agent::placement_demand;
+use agent::reclaim::housekeeping;
 use berth::machine_source::load_machine;
 use client::Scope;
 use client::kind::EVENTS;
@@ -53,10 +55,10 @@ pub(crate) fn container_id(pod: &Value) -> String {
 }
 
 /// The first process of a pod's container.
-pub(crate) async fn process(hands: &Hands, pod: &Value) -> u32 {
+pub(crate) async fn process(context: &AgentContext, pod: &Value) -> u32 {
     let request =
         cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
-    let answer = hands.runtime.call(request).await.unwrap();
+    let answer = context.runtime.call(request).await.unwrap();
     let told: Value = serde_json::from_str(&answer.info["info"]).unwrap();
     u32::try_from(told["pid"].as_u64().unwrap()).unwrap()
 }
@@ -99,13 +101,13 @@ pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
 
 pub(crate) async fn running(berth: &Berth, name: &str) -> (Value, u32) {
     let pod = berth.until(name, |pod| phase(pod) == "Running").await;
-    let pid = process(&berth.hands, &pod).await;
+    let pid = process(&berth.context, &pod).await;
     (pod, pid)
 }
 
 pub(crate) async fn clean(berth: &Berth) {
     until("a clean audit", async || {
-        let report = truth::audit(&berth.hands).await;
+        let report = reconcile::audit(&berth.context).await;
         report.is_clean().then_some(())
     })
     .await;
@@ -198,7 +200,7 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
         berth.gone(name).await;
     }
     clean(&berth).await;
-    assert_eq!(berth.hands.cgroups.as_ref().unwrap().pods().unwrap().len(), 0);
+    assert_eq!(berth.context.cgroups.as_ref().unwrap().pods().unwrap().len(), 0);
     berth.end().await;
 }
 
@@ -241,15 +243,15 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let mut berth = Berth::start(one_to_be_had).await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
-    assert_eq!(truth::check(&berth.hands).await.repaired, 0);
+    assert_eq!(reconcile::reconcile_all(&berth.context).await.repaired, 0);
 
     let file = cpuset_of(owner).join("cpuset.cpus");
     for time in 1..=3 {
         std::fs::write(&file, others.to_string()).unwrap();
         assert_eq!(allowed(owner), others);
-        let outside = truth::audit(&berth.hands).await.outside;
+        let outside = reconcile::audit(&berth.context).await.outside;
         assert_eq!(outside.len(), 1, "{outside:?}");
-        let checked = truth::check(&berth.hands).await;
+        let checked = reconcile::reconcile_all(&berth.context).await;
         assert_eq!((checked.repaired, checked.wrong), (1, 0), "{time}: {checked:?}");
         assert_eq!((allowed(owner), cpus_in(&cpuset_of(owner))), (own.clone(), Some(own.clone())));
     }
@@ -260,14 +262,14 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
         messages.iter().any(|of| of.contains("3 times within 5 checks")).then_some(())
     })
     .await;
-    let counted = berth.hands.counters.registry.render();
+    let counted = berth.context.metrics.registry.render();
     assert!(counted.contains("berth_repaired_containers_total{what=\"cpus\"} 3\n"), "{counted}");
 
     // The state files are ours as well.
     let state = berth.settings.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
-    truth::check(&berth.hands).await;
+    reconcile::reconcile_all(&berth.context).await;
     assert_eq!(std::fs::read_to_string(&state).unwrap(), text);
     clean(&berth).await;
     berth.delete("own").await;
@@ -289,8 +291,8 @@ async fn a_container_may_hold_its_own_threads_to_less() {
         (allowed(child) == first).then_some(child)
     })
     .await;
-    let checked = truth::check(&berth.hands).await;
-    assert_eq!((checked.looked, checked.repaired, checked.wrong), (1, 0, 0));
+    let checked = reconcile::reconcile_all(&berth.context).await;
+    assert_eq!((checked.checked, checked.repaired, checked.wrong), (1, 0, 0));
     assert_eq!((allowed(shell), allowed(narrowed)), (all, first));
     clean(&berth).await;
     berth.delete("narrow").await;
@@ -320,7 +322,7 @@ async fn the_check_comes_by_itself_every_period() {
 async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     let (all, own, _) = machine();
     let mut berth = Berth::start(one_to_be_had).await;
-    let hands = Arc::clone(&berth.hands);
+    let context = Arc::clone(&berth.context);
     let uid = berth.create(pod("here", SLEEP)).await;
     let (here, pid) = running(&berth, "here").await;
     let ghost = |uid: &str| -> agent::spec::Pod {
@@ -330,15 +332,15 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     };
     let gone = ghost("11111111-2222-3333-4444-555555555555");
     {
-        let mut book = hands.book();
+        let mut book = context.ledger();
         let placement = book.plan(&placement_demand(&gone)).unwrap();
         book.commit(placement).unwrap();
         assert!(!book.shared().contains(own.first().unwrap()));
     }
-    let cgroups = hands.cgroups.clone().unwrap();
+    let cgroups = context.cgroups.clone().unwrap();
     let path = cgroups.path(&gone);
     cgroups.host().ensure(&path, &host::cgroups::Limits::default()).unwrap();
-    hands.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
+    context.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
     let logs = berth.settings.logs.join(format!("test_ghost_{}", gone.metadata.uid));
     std::fs::create_dir_all(&logs).unwrap();
     // One in which something runs that nobody told of is not ours to end.
@@ -349,24 +351,24 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     let procs = cpusets().join(theirs.trim_start_matches('/')).join("cgroup.procs");
     std::fs::write(procs, sleeper.id().to_string()).unwrap();
 
-    let report = truth::audit(&hands).await;
-    assert_eq!(report.booked_for_nobody, std::slice::from_ref(&gone.metadata.uid));
-    let left: BTreeSet<String> = report.left_cgroups.into_iter().collect();
+    let report = reconcile::audit(&context).await;
+    assert_eq!(report.unknown_holders, std::slice::from_ref(&gone.metadata.uid));
+    let left: BTreeSet<String> = report.leftover_cgroups.into_iter().collect();
     assert_eq!(left, [path.clone(), theirs.clone()].into());
-    assert_eq!(report.left_directories.len(), 2, "{:?}", report.left_directories);
-    housekeeping::sweep(&hands).await;
-    let report = truth::audit(&hands).await;
-    assert_eq!(report.left_cgroups, std::slice::from_ref(&theirs));
-    assert!(report.booked_for_nobody.is_empty() && report.left_directories.is_empty());
+    assert_eq!(report.leftover_directories.len(), 2, "{:?}", report.leftover_directories);
+    housekeeping::sweep(&context).await;
+    let report = reconcile::audit(&context).await;
+    assert_eq!(report.leftover_cgroups, std::slice::from_ref(&theirs));
+    assert!(report.unknown_holders.is_empty() && report.leftover_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));
-    assert_eq!(hands.book().shared(), all);
+    assert_eq!(context.ledger().shared(), all);
     assert!(sleeper.try_wait().unwrap().is_none(), "somebody else's process was ended");
 
-    assert_eq!((process(&hands, &here).await, allowed(pid)), (pid, all));
-    assert!(hands.volumes.pods().unwrap().contains(&uid));
+    assert_eq!((process(&context, &here).await, allowed(pid)), (pid, all));
+    assert!(context.volumes.pods().unwrap().contains(&uid));
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    housekeeping::sweep(&hands).await;
+    housekeeping::sweep(&context).await;
     clean(&berth).await;
     berth.delete("here").await;
     berth.gone("here").await;

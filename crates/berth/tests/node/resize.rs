@@ -345,7 +345,7 @@ async fn an_exit_starts_all_containers_again_from_the_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_door_answers_over_its_socket() {
-    use agent::pod_resources::v1;
+    use agent::observability::pod_resources::v1;
     use v1::pod_resources_lister_client::PodResourcesListerClient;
 
     let mut berth = Berth::start(|config| {
@@ -356,7 +356,8 @@ async fn the_door_answers_over_its_socket() {
     let amounts = json!({"cpu": "1", "memory": "64Mi"});
     berth.create(with("pinned", json!({"requests": amounts, "limits": amounts}))).await;
     let pinned = berth.until("pinned", is_settled).await;
-    let here = agent::pod_resources::endpoint(OsName::Linux, &berth.settings.root).unwrap();
+    let here =
+        agent::observability::pod_resources::endpoint(OsName::Linux, &berth.settings.root).unwrap();
     let mut client = PodResourcesListerClient::new(cri::channel(&here));
     let listed = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
     let [of] = listed.pod_resources.as_slice() else { panic!("{listed:?}") };

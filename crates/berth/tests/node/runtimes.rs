@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use agent::truth;
+use agent::cpusets::reconcile;
 use client::PatchKind;
 use client::kind::{NODES, PODS};
 use cri::v1;
@@ -40,7 +40,7 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
     // It starts all the same.
     berth.until("own", |pod| phase(pod) == "Running").await;
     for _ in 0..2 {
-        let checked = truth::check(&berth.hands).await;
+        let checked = reconcile::reconcile_all(&berth.context).await;
         assert_eq!((checked.wrong, checked.repaired), (1, 0), "{checked:?}");
     }
     let start = format!("Container c has CPUs {all} instead of {own} and cannot be put there");
@@ -54,7 +54,7 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
     let ignored = format!("{start}: the runtime ignores where it is to run");
     let suspected = format!("{start}; suspected: ");
     assert!(message == ignored || message.starts_with(&suspected), "{message}");
-    let outside = truth::audit(&berth.hands).await.outside;
+    let outside = reconcile::audit(&berth.context).await.outside;
     assert_eq!(outside.len(), 1, "{outside:?}");
     berth.delete("own").await;
     berth.gone("own").await;
@@ -79,7 +79,7 @@ async fn a_pod_goes_although_its_runtime_does_not_let_go_of_what_is_dead() {
     berth.until("p", |pod| phase(pod) == "Running").await;
     berth.delete("p").await;
     berth.gone("p").await;
-    let runtime = &berth.hands.runtime;
+    let runtime = &berth.context.runtime;
     let left = async || {
         let request = v1::ListContainersRequest::default();
         runtime.call(request).await.unwrap().containers.len()

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-use agent::hands::Hands;
+use agent::context::AgentContext;
 use berth::in_process::InProcess;
 use berth::machine_source::load_machine;
 use berth::presence::Pods;
@@ -31,9 +31,9 @@ pub(crate) struct Berth {
     pub(crate) containerd: Containerd,
     pub(crate) settings: Settings,
     /// The agent's.
-    pub(crate) hands: Arc<Hands>,
+    pub(crate) context: Arc<AgentContext>,
     stop: watch::Sender<Option<Pods>>,
-    running: Option<JoinHandle<()>>,
+    running: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Berth {
@@ -106,8 +106,8 @@ impl Berth {
             logs: here.join("logs"),
             log_links: None,
         };
-        let (api, hands, stop, running) = begin(&settings).await;
-        let berth = Berth { api, containerd, settings, hands, stop, running: Some(running) };
+        let (api, context, stop, running) = begin(&settings).await;
+        let berth = Berth { api, containerd, settings, context, stop, running: Some(running) };
         let namespace = json!({"metadata": {"name": "test"}});
         berth.api.create(NAMESPACES, "", &namespace).await.unwrap();
         berth
@@ -153,28 +153,28 @@ impl Berth {
     /// Ends the process in an orderly way, and starts it again.
     pub(crate) async fn restart(&mut self) {
         self.end().await;
-        let (api, hands, stop, running) = begin(&self.settings).await;
-        (self.api, self.hands) = (api, hands);
+        let (api, context, stop, running) = begin(&self.settings).await;
+        (self.api, self.context) = (api, context);
         (self.stop, self.running) = (stop, Some(running));
     }
 
     pub(crate) async fn end(&mut self) {
         self.stop.send_replace(Some(Pods::RunOn));
         if let Some(running) = self.running.take() {
-            running.await.unwrap();
+            running.await.unwrap().unwrap();
         }
     }
 }
 
 async fn begin(
     settings: &Settings,
-) -> (Client, Arc<Hands>, watch::Sender<Option<Pods>>, JoinHandle<()>) {
+) -> (Client, Arc<AgentContext>, watch::Sender<Option<Pods>>, JoinHandle<anyhow::Result<()>>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");
     let (stop, stopping) = watch::channel(None);
-    let hands = node.hands();
-    (api, hands, stop, tokio::spawn(node.run(stopping)))
+    let context = node.context();
+    (api, context, stop, tokio::spawn(node.run(stopping)))
 }
 
 /// Looks until there is something to be seen.

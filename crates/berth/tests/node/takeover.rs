@@ -71,7 +71,7 @@ async fn a_pinned_pod_keeps_its_cpus_when_the_state_file_is_lost_or_broken() {
         for (name, pid) in [("own", owner), ("shared", shared)] {
             assert_eq!(running(&berth, name).await.1, pid, "{broken:?}");
         }
-        until("the pods are known", async || berth.hands.known_pods.borrow().clone()).await;
+        until("the pods are known", async || berth.context.known_pods.borrow().clone()).await;
         clean(&berth).await;
         assert_eq!(watch.end(), None, "{broken:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "{broken:?}");
@@ -226,7 +226,7 @@ async fn start_as_a_kubelet(containerd: &Containerd, name: &str, uid: &str) -> S
         command: SLEEP.iter().map(|&word| word.to_owned()).collect(),
         labels,
         annotations: texts(&[
-            (HASH, &agent::lower::hash(&container)),
+            (HASH, &agent::runtime::lower::hash(&container)),
             ("io.kubernetes.container.restartCount", "0"),
             ("io.kubernetes.container.terminationMessagePath", "/dev/termination-log"),
             ("io.kubernetes.container.terminationMessagePolicy", "File"),
@@ -297,17 +297,17 @@ async fn a_kubelets_static_pod_is_adopted_with_its_uid_and_cpus() {
     let mut berth = Berth::on(containerd, with_manifests(place.path())).await;
     let shown = berth.until("web-node-1", |pod| phase(pod) == "Running").await;
     assert_eq!((shows(&shown), container_id(&shown)), (uid, container.clone()));
-    let pid = process(&berth.hands, &shown).await;
+    let pid = process(&berth.context, &shown).await;
     assert_eq!(allowed(pid), own);
     clean(&berth).await;
     // A kubelet that takes the node back finds its own state.
     assert_eq!(std::fs::read_to_string(&file).unwrap(), state);
 
     berth.restart().await;
-    until("the pods are known", async || berth.hands.known_pods.borrow().clone()).await;
+    until("the pods are known", async || berth.context.known_pods.borrow().clone()).await;
     let again = berth.until("web-node-1", |pod| phase(pod) == "Running").await;
     assert_eq!((shows(&again), container_id(&again)), (uid, container.clone()));
-    assert_eq!(process(&berth.hands, &again).await, pid);
+    assert_eq!(process(&berth.context, &again).await, pid);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), state);
 
     // A manifest that changes while no agent runs is another pod.
@@ -334,7 +334,7 @@ async fn a_static_pod_gets_the_cpus_of_one_that_is_no_longer_wanted() {
     let mut berth = Berth::on(containerd, with_manifests(place.path())).await;
     let shown = berth.until("web-node-1", |pod| phase(pod) == "Running").await;
     assert_ne!(container_id(&shown), container);
-    assert_eq!(allowed(process(&berth.hands, &shown).await), own);
+    assert_eq!(allowed(process(&berth.context, &shown).await), own);
     std::fs::remove_file(place.path().join("web.json")).unwrap();
     berth.gone("web-node-1").await;
     clean(&berth).await;

@@ -77,7 +77,7 @@ impl Seen {
 
 /// Returns the ids of all containers; sandboxes are not among them.
 async fn containers(berth: &Berth) -> BTreeSet<String> {
-    let listed = berth.hands.runtime.call(v1::ListContainersRequest::default()).await.unwrap();
+    let listed = berth.context.runtime.call(v1::ListContainersRequest::default()).await.unwrap();
     listed.containers.into_iter().map(|container| container.id).collect()
 }
 
@@ -116,7 +116,7 @@ async fn a_shared_pod_that_starts_at_the_same_moment_leaves_the_cpus_of_a_pinned
         let found = seen.overlaps.lock().unwrap().clone();
         let found = found.into_iter().filter(|overlap| containers.contains(&overlap.id));
         overlaps.extend(found.map(|overlap| (round, overlap)));
-        assert_eq!(berth.hands.book().shared(), others);
+        assert_eq!(berth.context.ledger().shared(), others);
         for name in [&pinned, &shared] {
             berth.delete(name).await;
             berth.gone(name).await;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::server::{API_SERVER, Answers, Server};
+use agent::server::{API_SERVER, Server, ServerBackend};
 use apiserver::{
     ADMINISTRATORS, Api, Body, Call, Caller, Limits, Listener, Plugin, Plugins, Query, User,
     VIEWERS,
@@ -28,7 +28,7 @@ pub(crate) const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; sleep 600 &
 #[derive(Default)]
 struct Pods(Mutex<Vec<(Value, String)>>);
 
-impl Answers for Pods {
+impl ServerBackend for Pods {
     fn pods(&self) -> Vec<Value> {
         self.0.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect()
     }

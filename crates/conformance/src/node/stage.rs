@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::agent::Leave;
+use agent::agent::ShutdownMode;
+use agent::supervisor::TaskError;
 use anyhow::{Context as _, Result, anyhow};
 use client::kind::{NODES, PODS};
 use client::{Client, DeleteOptions};
@@ -131,7 +132,7 @@ pub(super) struct Stage {
     relay: RecordingProxy,
     place: Endpoint,
     door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
-    agent: Option<(watch::Sender<Option<Leave>>, JoinHandle<()>)>,
+    agent: Option<(watch::Sender<Option<ShutdownMode>>, JoinHandle<Result<(), TaskError>>)>,
     server: (watch::Sender<bool>, JoinHandle<()>),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,
@@ -271,7 +272,7 @@ impl Stage {
     /// Ends the agent; pods run on.
     pub(super) async fn stop_agent(&mut self) {
         if let Some((leave, running)) = self.agent.take() {
-            leave.send_replace(Some(Leave::PodsRunOn));
+            leave.send_replace(Some(ShutdownMode::LeavePodsRunning));
             let _ = running.await;
         }
     }

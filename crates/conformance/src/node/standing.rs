@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use agent::pod_resources::{self, v1};
+use agent::observability::pod_resources::{self, v1};
 use anyhow::Result;
 use host::cgroups::{Cgroups, Layout};
 use http::Method;

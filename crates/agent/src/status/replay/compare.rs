@@ -1,10 +1,10 @@
-//! Comparing a generated status with a recorded one, without what was lost in recording.
+//! Compares a generated status with a recorded one, without what recording lost.
 
 use serde_json::{Value, json};
 
 use crate::status::{PodStatus, conditions};
 
-/// The status as JSON, without what cannot be compared.
+/// Returns the status without the fields that cannot be compared.
 pub(super) fn comparable(status: &Value, drop_resources: bool) -> Value {
     let mut status = status.clone();
     if drop_resources && let Some(status) = status.as_object_mut() {
@@ -33,7 +33,7 @@ fn times(value: &mut Value) {
     }
 }
 
-/// The status without the conditions others write.
+/// Returns the status without the conditions of other writers.
 pub(super) fn ours(status: &Value) -> Value {
     let mut status = status.clone();
     if let Some(conditions) = status["conditions"].as_array_mut() {
@@ -51,7 +51,7 @@ pub(super) fn foreign(status: &Value) -> Vec<Value> {
     all.into_iter().filter(is_foreign).collect()
 }
 
-/// Whether the two are the same but for a field of containers that was not recorded.
+/// Returns true if the two differ only in a field of containers that was not recorded.
 pub(super) fn without(
     got: &PodStatus,
     recorded: &Value,

@@ -1,4 +1,4 @@
-//! Files that change all at once, on a real disk.
+//! Tests of atomic updates on disk.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn files(of: &[(&str, &str)]) -> BTreeMap<String, File> {
         .collect()
 }
 
-/// What users see: names in the volume, and what can be read by them.
+/// Returns the visible names in the volume with their contents.
 fn visible(target: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(target).unwrap() {
@@ -44,8 +44,11 @@ fn stamps(target: &Path) -> Vec<String> {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn files_are_replaced_all_at_once_and_only_if_they_differ() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn files_are_replaced_atomically_and_only_if_they_differ() {
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path();
     let put = |of: &[(&str, &str)]| write(target, &files(of), |_| Ok(())).unwrap();
@@ -67,8 +70,11 @@ fn files_are_replaced_all_at_once_and_only_if_they_differ() {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn a_write_that_was_cut_short_at_any_point_is_finished_by_the_next() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn interrupted_write_is_completed_by_the_next() {
     let old = files(&[("a", "1"), ("gone", "x")]);
     let new = files(&[("a", "2"), ("b", "3")]);
     let directory = tempfile::tempdir().unwrap();
@@ -77,22 +83,22 @@ fn a_write_that_was_cut_short_at_any_point_is_finished_by_the_next() {
         fs::create_dir(&target).unwrap();
         write(&target, &old, |_| Ok(())).unwrap();
         match cut {
-            // A directory half full that nothing leads to.
+            // An incomplete directory without a link.
             0 => {
                 fs::create_dir(target.join("..2020_01_01_00_00_00.dead")).unwrap();
                 fs::write(target.join("..2020_01_01_00_00_00.dead/a"), "half").unwrap();
             }
-            // A link that was made and not put in place.
+            // A link that was created and not renamed.
             1 => host::os::owners::link(Path::new("..none"), &target.join("..data_tmp"), true)
                 .unwrap(),
-            // Data in place, links of the users not.
+            // The data is in place, but not the visible links.
             2 => {
                 write(&target, &new, |_| Ok(())).unwrap();
                 fs::remove_file(target.join("b")).unwrap();
                 host::os::owners::link(Path::new("..data/gone"), &target.join("gone"), false)
                     .unwrap();
             }
-            // Owners could not be set.
+            // RuleContext owners failed.
             _ => {
                 let failed = write(&target, &new, |_| Err(std::io::Error::other("no")));
                 assert!(failed.unwrap_err().to_string().ends_with(": no"));
@@ -108,8 +114,11 @@ fn a_write_that_was_cut_short_at_any_point_is_finished_by_the_next() {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn whoever_reads_meanwhile_sees_all_the_old_files_or_all_the_new_ones() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn concurrent_readers_see_only_old_or_only_new_files() {
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path();
     let put = |text: &str| write(target, &files(&[("a", text), ("dir/b", text)]), |_| Ok(()));
@@ -123,7 +132,7 @@ fn whoever_reads_meanwhile_sees_all_the_old_files_or_all_the_new_ones() {
         while !writer.is_finished() {
             let current = target.join(fs::read_link(target.join("..data")).unwrap());
             let (a, b) = (fs::read(current.join("a")), fs::read(current.join("dir/b")));
-            // A version that was replaced in the middle may be gone, but is never half another one.
+            // A version that was replaced between the reads may be gone, but versions are never mixed.
             if let (Ok(a), Ok(b)) = (a, b) {
                 assert_eq!(a, b);
             }
@@ -133,7 +142,7 @@ fn whoever_reads_meanwhile_sees_all_the_old_files_or_all_the_new_ones() {
 }
 
 #[test]
-fn a_path_that_leads_elsewhere_is_written_nowhere() {
+fn path_outside_the_volume_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path().join("volume");
     fs::create_dir(&target).unwrap();

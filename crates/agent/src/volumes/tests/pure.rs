@@ -1,11 +1,11 @@
-//! What is needed and what is to be there, without touching anything.
+//! Tests of references and contents, without I/O.
 
 use super::*;
-use crate::lower::hostname::Name;
+use crate::runtime::lower::hostname::Name;
 use crate::spec::HostAlias;
 
 #[test]
-fn a_pod_refers_to_what_its_mounted_volumes_environment_and_images_need() {
+fn references_come_from_mounted_volumes_environment_and_pull_secrets() {
     let mut pod = pod(
         json!([
             {"name": "a", "configMap": {"name": "cm1", "optional": true}},
@@ -50,7 +50,7 @@ fn a_pod_refers_to_what_its_mounted_volumes_environment_and_images_need() {
     assert_eq!(found.claims.into_iter().collect::<Vec<_>>(), ["pvc"]);
 }
 
-/// The files of volume `v` as `path=text mode`, or what the event says.
+/// Returns the files of volume `v` as `path=text mode`, or the event's message.
 fn shown(volume: Value, spec: Value) -> Vec<String> {
     let mut volume = volume;
     volume["name"] = "v".into();
@@ -75,7 +75,7 @@ fn check(volume: Value, expected: &[&str]) {
 }
 
 #[test]
-fn config_maps_and_secrets_become_files_with_the_modes_asked_for() {
+fn config_maps_and_secrets_become_files_with_their_modes() {
     let all = [
         "file.conf=a=1\nb=2\n 644",
         "key1=value1 644",
@@ -97,7 +97,7 @@ fn config_maps_and_secrets_become_files_with_the_modes_asked_for() {
 }
 
 #[test]
-fn what_is_optional_may_be_missing() {
+fn optional_sources_may_be_missing() {
     check(json!({"configMap": {"name": "nocm", "optional": true}}), &[]);
     check(json!({"secret": {"secretName": "nosec", "optional": true}}), &[]);
     check(
@@ -108,7 +108,7 @@ fn what_is_optional_may_be_missing() {
 }
 
 #[test]
-fn a_volume_that_cannot_be_is_told_in_the_words_of_upstream() {
+fn volume_problems_have_upstream_texts() {
     let failed = |problem: &str| format!("MountVolume.SetUp failed for volume \"v\" : {problem}");
     let check = |volume: Value, problem: &str| check(volume, &[&failed(problem)]);
     let items = |key: &str, path: &str| json!([{"key": key, "path": path}]);
@@ -176,7 +176,7 @@ fn a_volume_that_cannot_be_is_told_in_the_words_of_upstream() {
 }
 
 #[test]
-fn a_claim_that_cannot_be_used_is_told_as_upstream_tells_it() {
+fn unusable_claims_have_upstream_texts() {
     let of_claim = |volume: Value, wanted: &str| {
         let text = format!(
             "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to \
@@ -190,12 +190,12 @@ fn a_claim_that_cannot_be_used_is_told_as_upstream_tells_it() {
     of_claim(claim("leaving"), "leaving: PVC is being deleted");
     of_claim(claim("waiting"), "waiting: PVC is not bound");
     of_claim(claim("vague"), "vague: PVC has empty pvc.Spec.VolumeName");
-    // The claim that is made for the pod has its name and the volume's.
+    // The claim created for the pod has its name and the volume's.
     of_claim(json!({"ephemeral": {"volumeClaimTemplate": {}}}), "p-v: PVC is not bound");
 }
 
 #[test]
-fn a_token_is_readable_to_all_unless_somebody_is_meant() {
+fn token_is_private_if_user_or_group_is_set() {
     let volume = json!({"projected": {"defaultMode": 420, "sources": [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
         {"configMap": {"name": "cm1", "items": [{"key": "key1", "path": "ca.crt"}]}},
@@ -215,7 +215,7 @@ fn a_token_is_readable_to_all_unless_somebody_is_meant() {
 }
 
 #[test]
-fn a_pod_is_told_about_itself_in_files() {
+fn downward_api_files_have_fields_and_resources() {
     check(
         json!({"downwardAPI": {"items": [
             {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
@@ -230,7 +230,7 @@ fn a_pod_is_told_about_itself_in_files() {
 }
 
 #[test]
-fn memory_is_as_large_as_the_least_of_its_bounds() {
+fn memory_volume_size_is_the_smallest_limit() {
     let allocatable = 8 << 30;
     let limits = |memory: &str| {
         json!({"containers": [{
@@ -251,7 +251,7 @@ fn memory_is_as_large_as_the_least_of_its_bounds() {
 }
 
 #[test]
-fn huge_pages_are_of_the_one_size_that_is_requested() {
+fn huge_pages_have_the_only_requested_size() {
     let spec = |requests: Value| {
         json!({"containers": [{
             "name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}],
@@ -272,7 +272,7 @@ fn huge_pages_are_of_the_one_size_that_is_requested() {
 }
 
 #[test]
-fn other_kinds_come_as_they_are() {
+fn other_volume_kinds_are_passed_through() {
     check(
         json!({"hostPath": {"path": "/srv", "type": "Directory"}}),
         &["HostPath { path: \"/srv\", kind: \"Directory\" }"],
@@ -283,7 +283,7 @@ fn other_kinds_come_as_they_are() {
 }
 
 #[test]
-fn the_hosts_file_is_the_recorded_one() {
+fn hosts_file_equals_the_recorded_one() {
     let aliases: Vec<HostAlias> = serde_json::from_value(
         json!([{"ip": "10.1.2.3", "hostnames": ["foo.local", "bar.local"]}]),
     )
@@ -303,7 +303,7 @@ fn the_hosts_file_is_the_recorded_one() {
 }
 
 #[test]
-fn a_volume_over_its_limit_is_told_in_the_words_of_upstream() {
+fn volume_over_its_limit_has_upstream_text() {
     let pod = pod(
         json!([
             {"name": "free", "emptyDir": {}},

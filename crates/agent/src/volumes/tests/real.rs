@@ -1,20 +1,23 @@
-//! Volumes on this machine, mounted where this process may mount and not mounted as well.
+//! Tests of volumes on this machine, with mounts if this process may mount, and without.
 
 use std::fs;
 
 use host::os::{mounts, owners};
 
 use super::*;
-use crate::lower::env::Environment;
+use crate::runtime::lower::env::Environment;
 
-/// Permission bits, on systems that have any.
+/// Formats the permission bits, on systems that have them.
 fn mode(path: &Path) -> String {
     format!("{:o}", owners::mode(&fs::symlink_metadata(path).unwrap()))
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn a_pod_gets_its_volumes_where_the_kubelet_puts_them() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn volumes_have_the_kubelets_paths() {
     for place in Place::both() {
         let pod = pod(
             json!([
@@ -57,8 +60,11 @@ fn a_pod_gets_its_volumes_where_the_kubelet_puts_them() {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn secrets_are_in_memory_and_config_maps_are_not() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn secrets_are_in_memory_and_config_maps_on_disk() {
     let place = Place::new(Volumes::new);
     let pod = pod(
         json!([
@@ -88,8 +94,11 @@ fn secrets_are_in_memory_and_config_maps_are_not() {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn a_changed_config_map_and_secret_are_seen_in_running_pods() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn changed_config_maps_and_secrets_are_updated_in_running_pods() {
     for place in Place::both() {
         let pod = pod(
             json!([
@@ -116,7 +125,7 @@ fn a_changed_config_map_and_secret_are_seen_in_running_pods() {
 }
 
 #[test]
-fn one_volume_that_fails_does_not_keep_others_from_being_set_up() {
+fn failed_volume_does_not_block_others() {
     for place in Place::both() {
         let pod = pod(
             json!([
@@ -137,8 +146,11 @@ fn one_volume_that_fails_does_not_keep_others_from_being_set_up() {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn modes_and_groups_are_those_of_the_recording() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn modes_and_groups_equal_the_recorded_ones() {
     let place = Place::new(Volumes::new);
     let volumes = json!([
         {"name": "e", "emptyDir": {}},
@@ -149,9 +161,9 @@ fn modes_and_groups_are_those_of_the_recording() {
             {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]}},
     ]);
     if !place.volumes.can_mount() {
-        // Without the right to mount there is none to give files away either.
+        // A process without the right to mount cannot change owners either.
         eprintln!("skipped: needs CAP_SYS_ADMIN and CAP_CHOWN");
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI has to have them");
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI must have these capabilities");
         return;
     }
     let pod = pod(volumes, json!({"securityContext": {"fsGroup": 2000}}));
@@ -189,7 +201,7 @@ fn modes_and_groups_are_those_of_the_recording() {
 }
 
 #[test]
-fn host_paths_are_checked_made_and_never_removed() {
+fn host_paths_are_checked_created_and_never_removed() {
     for place in Place::both() {
         let file = place.outside("file");
         let directory = place.outside("directory");
@@ -243,7 +255,7 @@ fn host_paths_are_checked_made_and_never_removed() {
     }
 }
 
-/// A pod whose container mounts volume `d` with sub-paths.
+/// Returns a pod whose container mounts volume `d` with sub-paths.
 fn with_sub_paths(volume: Value, mounts: Value) -> Pod {
     let mut pod = pod(json!([]), json!({}));
     pod.spec.volumes = serde_json::from_value(json!([volume])).unwrap();
@@ -252,8 +264,11 @@ fn with_sub_paths(volume: Value, mounts: Value) -> Pod {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn a_sub_path_is_made_inside_its_volume_and_shows_what_is_there() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn sub_path_is_created_inside_its_volume() {
     for place in Place::both() {
         let pod = with_sub_paths(
             json!({"name": "d", "emptyDir": {}}),
@@ -286,8 +301,11 @@ fn a_sub_path_is_made_inside_its_volume_and_shows_what_is_there() {
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn a_file_of_a_config_map_can_be_a_sub_path_and_is_the_new_one_for_the_next_container() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn config_map_file_as_sub_path_is_updated_on_restart() {
     for place in Place::both() {
         let pod = with_sub_paths(
             json!({"name": "d", "configMap": {"name": "cm1"}}),
@@ -295,7 +313,7 @@ fn a_file_of_a_config_map_can_be_a_sub_path_and_is_the_new_one_for_the_next_cont
         );
         let mounted = place.set_up(&pod).unwrap();
         let (container, env) = (&pod.spec.containers[0], Environment::default());
-        let path = |mounted: &Mounted| {
+        let path = |mounted: &MountedVolumes| {
             let paths = place.volumes.sub_paths(&pod, container, mounted, &env).unwrap();
             PathBuf::from(&paths[&0])
         };
@@ -309,8 +327,11 @@ fn a_file_of_a_config_map_can_be_a_sub_path_and_is_the_new_one_for_the_next_cont
 }
 
 #[test]
-#[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-fn a_sub_path_that_leaves_its_volume_is_refused_in_the_words_of_upstream() {
+#[cfg_attr(
+    windows,
+    ignore = "not on wine: symbolic links are not created although success is reported"
+)]
+fn sub_path_outside_its_volume_is_rejected_with_upstream_text() {
     for place in Place::both() {
         let escape = |sub: &str| {
             let pod = with_sub_paths(
@@ -346,24 +367,21 @@ fn a_sub_path_that_leaves_its_volume_is_refused_in_the_words_of_upstream() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn invalid_directory_names_are_rejected() {
     let place = Place::new(Volumes::new);
     let uids = ["", ".", "..", "a/b", "/etc"];
     for uid in uids {
-        let expected = format!("pod UID {uid:?} cannot be the name of a directory");
+        let expected = format!("pod UID {uid:?} is not a valid directory name");
         assert_eq!(place.volumes.remove(uid).unwrap_err().to_string(), expected);
         assert!(place.volumes.make_termination_log("u-1", uid).is_err(), "{uid}");
     }
     let pod = pod(json!([{"name": "../../x", "emptyDir": {}}]), json!({}));
     let errors = place.set_up(&pod).unwrap_err();
-    assert!(
-        errors[0].contains("volume \"../../x\" cannot be the name of a directory"),
-        "{errors:?}"
-    );
+    assert!(errors[0].contains("volume \"../../x\" is not a valid directory name"), "{errors:?}");
 }
 
 #[test]
-fn a_mount_of_someone_else_stops_the_removal() {
+fn foreign_mount_stops_the_removal() {
     let place = Place::new(Volumes::new);
     if !place.volumes.can_mount() {
         eprintln!("skipped: needs CAP_SYS_ADMIN");
@@ -385,7 +403,7 @@ fn a_mount_of_someone_else_stops_the_removal() {
 }
 
 #[test]
-fn pods_with_a_directory_are_known_and_their_use_is_measured() {
+fn pod_directories_are_listed_and_measured() {
     for place in Place::both() {
         assert_eq!(place.volumes.pods().unwrap(), Vec::<String>::new());
         let pod = pod(
@@ -408,7 +426,7 @@ fn pods_with_a_directory_are_known_and_their_use_is_measured() {
 }
 
 #[test]
-fn the_hosts_file_is_rewritten_in_place_and_logs_differ() {
+fn hosts_file_is_rewritten_in_place_and_logs_differ() {
     let place = Place::new(Volumes::new);
     let write = |text: &str| place.volumes.write_hosts_file("u-1", text).unwrap();
     let path = write("one");

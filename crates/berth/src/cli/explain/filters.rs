@@ -1,14 +1,14 @@
 //! The reasons against a pod on a node: every filter of the scheduler, and the agent's admission.
 //!
 //! Main type: [`World`], the objects that both decide by, as the API has them. The decisions are those of
-//! `scheduling` and `agent::admit`; only their input is put together here. Room for CPUs and memory is
+//! `scheduling` and `agent::admission`; only their input is put together here. Room for CPUs and memory is
 //! `planner::live`'s.
 
 use std::collections::BTreeMap;
 
-use agent::admit::{self, Admission, Neighbour};
-use agent::node::classes::offer_of_status;
-use agent::resource_claims;
+use agent::admission::{self, Admission, Neighbour};
+use agent::node::qos_resources::offer_of_status;
+use agent::pods::resource_claims;
 use agent::spec::Pod;
 use anyhow::Context as _;
 use client::kind::{
@@ -235,7 +235,9 @@ pub(super) fn admission(
     let others: Vec<Pod> = others.map(Pod::deserialize).collect::<Result<_, _>>()?;
     let others: Vec<Neighbour<'_>> = others.iter().map(Neighbour::new).collect();
     let mut refusals = Vec::new();
-    if let Admission::Rejected(rejection) = admit::admit(&wanted, &seen(node), &others, || Ok(())) {
+    if let Admission::Rejected(rejection) =
+        admission::admit(&wanted, &seen(node), &others, || Ok(()))
+    {
         refusals.push(RefusalReport::new(rejection.reason(), rejection.to_string()));
     }
     for claim in &wanted.spec.resource_claims {
@@ -257,7 +259,7 @@ pub(super) fn admission(
 }
 
 /// A node as admission sees it, from its object.
-fn seen(node: &Value) -> admit::Node {
+fn seen(node: &Value) -> admission::Node {
     const PRESSURES: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
     let status = &node["status"];
     let conditions = status["conditions"].as_array().into_iter().flatten();
@@ -265,7 +267,7 @@ fn seen(node: &Value) -> admit::Node {
         .filter(|condition| condition["status"] == "True")
         .filter_map(|condition| condition["type"].as_str())
         .filter(|kind| PRESSURES.contains(kind));
-    let mut seen = admit::Node {
+    let mut seen = admission::Node {
         name: super::name_of(node).to_owned(),
         os: match status["nodeInfo"]["operatingSystem"].as_str() {
             Some("linux") => Some(OsName::Linux),
@@ -277,7 +279,7 @@ fn seen(node: &Value) -> admit::Node {
         supplemental_groups_policy: status["features"]["supplementalGroupsPolicy"] == true,
         host_process: true,
         classes: offer_of_status(&status["qosResources"]),
-        ..admit::Node::default()
+        ..admission::Node::default()
     };
     seen.observe(node);
     seen

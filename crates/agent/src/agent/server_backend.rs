@@ -1,0 +1,90 @@
+//! Backend of the agent's server: pods from the cache, configuration, metrics, and statistics that are
+//! measured on request.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use objects::timestamp::Timestamp;
+use serde_json::Value;
+
+use crate::clock;
+use crate::context::AgentContext;
+use crate::observability::prometheus::{self, Text};
+use crate::observability::stats::Stats;
+use crate::server::{self, configz};
+use crate::status;
+
+/// Answers the requests of the agent's server.
+#[derive(Debug)]
+pub(super) struct AgentBackend {
+    context: Arc<AgentContext>,
+    configuration: Value,
+    stats: Stats,
+    began: Timestamp,
+}
+
+impl AgentBackend {
+    pub(super) fn new(
+        context: Arc<AgentContext>,
+        configuration: Value,
+        stats: Stats,
+    ) -> AgentBackend {
+        let began = context.clock.now();
+        let configuration = configz::in_force(configuration);
+        AgentBackend { context, configuration, stats, began }
+    }
+
+    /// Returns the start time of the agent in the format of statistics.
+    fn start(&self) -> String {
+        let name = "process_start_time_seconds";
+        let mut text = Text::default();
+        let help = "[ALPHA] Start time of the process since unix epoch in seconds.";
+        text.family(name, help, "gauge");
+        text.sample(name, &[], Some(clock::nanos(self.began) as f64 / 1e9), None);
+        text.into_string()
+    }
+}
+
+impl server::ServerBackend for AgentBackend {
+    fn pods(&self) -> Vec<Value> {
+        self.context.pod_cache.pods()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
+        self.context.pod_cache.pod(namespace, name)
+    }
+
+    fn sandbox(&self, uid: &str) -> Option<String> {
+        self.context.pod_cache.sandbox(uid)
+    }
+
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+
+    fn metrics(&self) -> String {
+        let metrics = &self.context.metrics;
+        let active = Arc::clone(&self.context.active.borrow());
+        let of_files = active.iter().filter(|pod| status::is_static(pod)).count();
+        let mirrors = self.context.mirrors.borrow().wanted.len();
+        let active = (of_files, active.len() - of_files);
+        metrics.gauges.pods(&self.context.pod_cache.pods(), active, mirrors);
+        if let Ok(usage) = host::os::system::this_process() {
+            metrics.process.observe(usage);
+        }
+        metrics.registry.render() + &self.start()
+    }
+
+    fn complaint(&self) -> Option<String> {
+        let silent = self.context.capabilities.borrow().is_none();
+        silent.then(|| "the container runtime has not answered yet".to_owned())
+    }
+
+    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
+        if path == "/metrics/probes" {
+            let text = self.context.metrics.probes.render() + &self.start();
+            return Box::pin(std::future::ready(Some((prometheus::MEDIA_TYPE, text))));
+        }
+        Box::pin(self.stats.document(path))
+    }
+}

@@ -1,0 +1,25 @@
+//! Metrics, usage and events.
+//!
+//! - [`prometheus`]: the registry and Prometheus' text format.
+//! - [`metrics`]: the agent's own metrics.
+//! - [`stats`]: usage of the node and its pods, for `/stats/summary` and two metrics endpoints.
+//! - [`pod_resources`]: the kubelet's Pod Resources API.
+//! - [`events`]: all events with their texts, pure; [`recorder`] writes them to the API.
+//! - [`error_log`]: logs the errors of a retry loop when they change.
+
+pub mod prometheus;
+
+pub mod metrics;
+
+pub mod stats;
+
+pub mod pod_resources;
+
+pub mod events;
+
+pub mod recorder;
+
+pub mod error_log;
+
+#[cfg(test)]
+pub(crate) mod captured;

@@ -1,0 +1,635 @@
+//! Starting of sandboxes and containers, as planned.
+//!
+//! An error that keeps a container from starting becomes its waiting reason, with upstream's text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cri::v1;
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::info;
+
+use super::{Next, RESYNC, RETRY, Worker};
+use crate::clock::nanos;
+use crate::context::AgentContext;
+use crate::cpusets::tracker::{StartGuard, TrackedContainer};
+use crate::observability::events::AgentEvent;
+use crate::pods::sync_plan::{Kill, KillReason, Plan};
+use crate::runtime::hooks;
+use crate::runtime::images::{ImageLookup, ImageRequest, PresentImage, credentials};
+use crate::runtime::lower::{
+    self, ContainerAffinity, ContainerInput, DeviceAttachments, DnsNotice, EnvFile, MountedVolume,
+    MountedVolumes, PodInput, security,
+};
+use crate::runtime::observed::{ContainerState, RuntimeId, RuntimePod};
+use crate::spec::{Container, ImageSource, Pod, Role};
+use crate::status::Waiting;
+use crate::volumes;
+
+/// The first wait after a sandbox could not be created, doubled each time. The runtime may be busy undoing a
+/// sandbox that a previous agent began to create.
+const FIRST_SANDBOX_RETRY: Duration = Duration::from_secs(1);
+
+/// The largest file of variables that is read, in bytes. Upstream's value.
+const LONGEST_ENV_FILE: u64 = 64 * 1024;
+
+/// The reason why a container was not started.
+struct StartFailure {
+    waiting: Waiting,
+    /// The time until the next attempt.
+    after: Duration,
+    pace: RetryPace,
+}
+
+/// The reason why the next attempt has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RetryPace {
+    /// The worker's own hold.
+    Held,
+    /// The back-off of its image pulls, or of its restarts.
+    BackOff,
+}
+
+impl StartFailure {
+    fn new(reason: &str, message: String) -> StartFailure {
+        let waiting = Waiting { reason: reason.to_owned(), message };
+        StartFailure { waiting, after: RETRY, pace: RetryPace::Held }
+    }
+
+    fn backing_off(self) -> StartFailure {
+        StartFailure { pace: RetryPace::BackOff, ..self }
+    }
+}
+
+impl Worker {
+    /// Creates the sandbox and starts containers.
+    pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
+        let mut permit = self.context.starts.clone().acquire_owned().await.ok();
+        let affinities = self.context.affinities(pod);
+        if let Some(attempt) = plan.create_sandbox {
+            if let Err(wait) = self.make_sandbox(pod, &affinities, attempt).await {
+                return self.hold(wait);
+            }
+            // A hook can delay the start of the containers for a long time.
+            let pod = self.pod_with_last_status();
+            self.update_status(&pod, true);
+        }
+        let mut failed: Vec<(&String, StartFailure)> = Vec::new();
+        for (role, name) in &plan.start {
+            let Some((_, container)) = pod.container(name) else { continue };
+            let started = match self.may_start(pod, *role, container) {
+                Ok(()) => {
+                    let of_host = lower::security::is_host_process(pod, container);
+                    self.context.metrics.starting(*role, of_host);
+                    let started =
+                        self.start_one(pod, &affinities, *role, container, &mut permit).await;
+                    if let Err(StartFailure { waiting, .. }) = &started {
+                        self.context.metrics.not_started(*role, of_host, &waiting.reason);
+                    }
+                    started
+                }
+                Err(backs_off) => Err(backs_off),
+            };
+            if let Err(StartFailure { waiting: Waiting { reason, message }, .. }) = &started {
+                if reason.ends_with("BackOff") {
+                    self.sync_errors.postpone();
+                } else {
+                    let step = format_args!("start container {name}");
+                    self.sync_errors.add(step, format_args!("{reason}: {message}"));
+                }
+            }
+            match started {
+                Ok(()) => {
+                    self.status_inputs.waiting.remove(name);
+                }
+                Err(not_started) => {
+                    self.status_inputs.waiting.insert(name.clone(), not_started.waiting.clone());
+                    failed.push((name, not_started));
+                    // Init containers start one after the other.
+                    if *role == Role::Init {
+                        break;
+                    }
+                }
+            }
+        }
+        drop(permit);
+        match failed.iter().map(|(_, not_started)| not_started.after).min() {
+            None => Next::Now,
+            Some(after) => {
+                // Report the reason immediately, not with the next attempt.
+                if let Ok(observed) =
+                    crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await
+                {
+                    self.observe(observed);
+                }
+                self.hold_containers(failed);
+                let pod = self.pod_with_last_status();
+                self.update_status(&pod, true);
+                self.probe();
+                Next::After(after)
+            }
+        }
+    }
+
+    /// Keeps containers from being created again too soon. A container that was created and did not start has
+    /// no back-off either, unless the runtime considers it exited.
+    fn hold_containers(&mut self, failed: Vec<(&String, StartFailure)>) {
+        for (name, StartFailure { waiting, after, pace }) in failed {
+            let found = self.observed.container(name);
+            if pace == RetryPace::Held
+                || found.is_some_and(|of| of.state == ContainerState::Created)
+            {
+                self.holds.hold_container(name, after, waiting);
+            }
+        }
+    }
+
+    /// Returns an error if a container must not be created yet.
+    fn may_start(
+        &mut self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+    ) -> Result<(), StartFailure> {
+        match self.holds.of_container(&container.name) {
+            Some((after, waiting)) => Err(StartFailure { waiting, after, pace: RetryPace::Held }),
+            None => self.check_backoff(pod, role, container),
+        }
+    }
+
+    fn input<'a>(
+        &'a self,
+        pod: &'a Pod,
+        node_env: &'a lower::NodeEnvironment,
+        affinities: &'a BTreeMap<String, ContainerAffinity>,
+    ) -> PodInput<'a> {
+        AgentContext::input(pod, node_env, &self.source, affinities)
+    }
+
+    /// Creates the sandbox. The error is the time to wait before the next attempt.
+    async fn make_sandbox(
+        &mut self,
+        pod: &Pod,
+        affinities: &BTreeMap<String, ContainerAffinity>,
+        attempt: u32,
+    ) -> Result<(), Duration> {
+        let failed = |worker: &mut Worker, error: String| {
+            worker.sync_errors.add("create the sandbox", &error);
+            worker.context.recorder.pod(pod, AgentEvent::SandboxFailed { error });
+            RETRY
+        };
+        if let Err(error) = self.context.dependencies.prepare_claims(pod).await {
+            self.sync_errors.add("prepare dynamic resources", &error);
+            let error = format!("prepare dynamic resources: {error}");
+            self.context.recorder.pod(pod, AgentEvent::ClaimsFailed { error });
+            // As upstream, which retries only with its periodic sync of all pods.
+            return Err(RESYNC);
+        }
+        let node_env = self.context.node_env();
+        let sandbox = lower::sandbox(&self.input(pod, &node_env, affinities), attempt)
+            .map_err(|error| failed(self, error.to_string()))?;
+        for notice in &sandbox.notices {
+            let message = notice.to_string();
+            let event = match notice {
+                DnsNotice::NoClusterDns { .. } => AgentEvent::MissingClusterDns { message },
+                DnsNotice::Servers(_) | DnsNotice::Searches(_) => AgentEvent::DnsLimits { message },
+            };
+            self.context.recorder.pod(pod, event);
+        }
+        let handler = match &pod.spec.runtime_class_name {
+            None => String::new(),
+            Some(class) => match self.context.dependencies.handler(class).await {
+                Ok(handler) => handler,
+                Err(error) => return Err(failed(self, refusal(&error))),
+            },
+        };
+        let mut config = sandbox.config;
+        let unreported = self.context.classes().fit_sandbox(&mut config);
+        if let Some(unreported) = unreported.first() {
+            return Err(failed(self, unreported.to_string()));
+        }
+        self.context.check_sandbox(&config).map_err(|error| failed(self, error))?;
+        make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
+        let request =
+            v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };
+        let begun = Instant::now();
+        let made = self.context.runtime.call(request).await;
+        self.context.metrics.sync.sandbox(&handler, begun.elapsed());
+        match made {
+            Ok(_) => self.sandbox_failures = 0,
+            Err(error) => {
+                failed(self, error.rpc_text());
+                let wait = FIRST_SANDBOX_RETRY * 2u32.saturating_pow(self.sandbox_failures.min(16));
+                self.sandbox_failures += 1;
+                return Err(wait.min(RETRY));
+            }
+        }
+        match crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
+            Ok(observed) => self.observe(observed),
+            Err(error) => {
+                let error = error.rpc_text();
+                self.sync_errors.add("read the sandbox", &error);
+                self.context.recorder.pod(pod, AgentEvent::SandboxStatusFailed { error });
+                return Err(RETRY);
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_one(
+        &mut self,
+        pod: &Pod,
+        affinities: &BTreeMap<String, ContainerAffinity>,
+        role: Role,
+        container: &Container,
+        permit: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<(), StartFailure> {
+        let recorder = self.context.recorder.clone();
+        let record = |event: AgentEvent| recorder.container(pod, role, &container.name, event);
+        let node_env = self.context.node_env();
+        let input = self.input(pod, &node_env, affinities);
+        let sandbox_id = self.observed.newest_sandbox().map(|sandbox| sandbox.id.clone());
+        let Some(sandbox_id) = sandbox_id else {
+            return Err(StartFailure::new("ContainerCreating", String::new()));
+        };
+        let attempt_of_sandbox =
+            self.observed.newest_sandbox().map_or(0, |sandbox| sandbox.attempt);
+        let config_error = |message: String| {
+            record(AgentEvent::Failed { error: message.clone() });
+            StartFailure::new("CreateContainerConfigError", message)
+        };
+        let sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
+            .map_err(|error| config_error(error.to_string()))?
+            .config;
+
+        let record_pod = |event: AgentEvent| recorder.pod(pod, event);
+        for volume in image_volumes(pod, container) {
+            let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
+            self.image(pod, wanted, &input, &sandbox_config, permit, &record_pod).await?;
+        }
+        let wanted = (container.image.as_str(), container.image_pull_policy.as_str());
+        let image = self.image(pod, wanted, &input, &sandbox_config, permit, &record).await?;
+        let references = volumes::references(pod);
+        let fetched = self.context.dependencies.fetch(pod, &references).await;
+        let (mut configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
+        configs.files = env_files(container, self.mounted.as_ref());
+        let services = self.context.dependencies.services().await;
+        let attempt = match self.observed.container(&container.name) {
+            Some(before) => before.attempt + 1,
+            None => self.reported_restarts(&container.name),
+        };
+        let made = self.context.volumes.make_termination_log(&pod.metadata.uid, &container.name);
+        let termination_log = made.map_err(|error| config_error(error.to_string()))?;
+        let termination_log = termination_log.display().to_string();
+        let pod_ips = match self.observed.newest_sandbox() {
+            Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
+            _ => node_env.ips.clone(),
+        };
+        let target = target(container, &self.observed).map_err(&config_error)?;
+        let mut of = ContainerInput {
+            container,
+            role,
+            attempt,
+            image: &image.id,
+            image_user: &image.user,
+            pod_ips: &pod_ips,
+            mounted: &MountedVolumes::default(),
+            configs: &configs,
+            services: &services,
+            termination_log: Some(&termination_log),
+            target: target.as_ref(),
+            attached: &DeviceAttachments::default(),
+            recursive_read_only: self.context.recursive_read_only(),
+        };
+        let environment =
+            lower::env::variables(&input, &of).map_err(|error| config_error(error.to_string()))?;
+        let mounted = self.mounted.as_ref();
+        let mounts = self.context.mounts_of(&input, container, mounted, &environment, &pod_ips);
+        let mounted = mounts.map_err(&config_error)?;
+        of.mounted = &mounted;
+        let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
+        let own = affinities.get(&container.name).cloned().unwrap_or_default();
+        let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
+        if let Some(directory) = log.parent() {
+            make_directory(&directory.display().to_string()).map_err(&config_error)?;
+        }
+
+        let mut request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id,
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        let unreported = self.context.classes().fit_create(&mut request);
+        if let Some(unreported) = unreported.first() {
+            record(AgentEvent::Failed { error: unreported.to_string() });
+            return Err(StartFailure::new("CreateContainerError", unreported.to_string()));
+        }
+        if let Err(error) = self.context.starting(pod, &container.name) {
+            record(AgentEvent::Failed { error: error.to_string() });
+            return Err(StartFailure::new("CreateContainerError", error.to_string()));
+        }
+        let made = self.context.runtime.call(request).await;
+        let images = image_volumes(pod, container).count();
+        self.context.metrics.sync.image_volumes(images, made.is_ok());
+        let id = match made {
+            Ok(answer) => answer.container_id,
+            Err(error) => {
+                record(AgentEvent::Failed { error: error.message.clone() });
+                return Err(StartFailure::new("CreateContainerError", error.message));
+            }
+        };
+        record(AgentEvent::Created);
+        // The container is not moved until it has started.
+        let starting = self.register(pod, container, &id, own).await.map_err(|error| {
+            record(AgentEvent::Failed { error: error.clone() });
+            StartFailure::new("RunContainerError", error)
+        })?;
+        let request = v1::StartContainerRequest { container_id: id.clone() };
+        if let Err(error) = self.context.runtime.call(request).await {
+            self.context.cpuset_tracker.unregister(&id);
+            record(AgentEvent::Failed { error: error.message.clone() });
+            return Err(StartFailure::new("RunContainerError", error.message).backing_off());
+        }
+        drop(starting);
+        record(AgentEvent::Started);
+        let (pod_name, uid) = (pod.full_name(), &pod.metadata.uid);
+        info!(pod = pod_name, uid, container = container.name, id, "a container started");
+        self.note_started(pod, container);
+        self.context.link_log(pod, &container.name, &log, &id);
+        let pod_ip = pod_ips.first().map_or("", String::as_str);
+        self.after_start(pod, role, container, &id, pod_ip).await
+    }
+
+    /// Adds a container that is about to start to the pool, on the pool's current CPUs.
+    async fn register(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        id: &RuntimeId,
+        affinity: ContainerAffinity,
+    ) -> Result<StartGuard, String> {
+        let entry = TrackedContainer {
+            pod_uid: pod.metadata.uid.clone(),
+            container: container.name.clone(),
+            affinity: affinity.clone(),
+        };
+        let cpuset_tracker = &self.context.cpuset_tracker;
+        let starting = cpuset_tracker.register(id, entry).await;
+        // Read after adding the container: later changes wait for it to start.
+        let now = self.context.affinities(pod).remove(&container.name).unwrap_or_default();
+        if now.cpus == affinity.cpus {
+            return Ok(starting);
+        }
+        let (runtime, os) = (&self.context.runtime, self.context.node_env().os);
+        let moved =
+            cpuset_tracker.set_cpuset_before_start(runtime, os, id.clone(), now, &starting).await;
+        moved.map(|()| starting).map_err(|error| error.to_string())
+    }
+
+    async fn after_start(
+        &mut self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+        id: &RuntimeId,
+        pod_ip: &str,
+    ) -> Result<(), StartFailure> {
+        let Some(hook) = &container.lifecycle.post_start else { return Ok(()) };
+        let done = hooks::run(&self.context.runtime, hook, container, id, pod_ip).await;
+        let Err(error) = done else { return Ok(()) };
+        self.context.recorder.container(pod, role, &container.name, AgentEvent::PostStartFailed);
+        let kill = Kill {
+            id: id.clone(),
+            container: container.name.clone(),
+            reason: KillReason::Changed,
+            message: AgentEvent::PostStartFailedKill.to_string(),
+        };
+        self.kill_one(pod, &kill).await;
+        Err(StartFailure {
+            waiting: Waiting {
+                reason: "PostStartHookError".to_owned(),
+                message: hooks::event_message(
+                    hook,
+                    &container.name,
+                    &security::describe(pod),
+                    &error,
+                ),
+            },
+            after: Duration::ZERO,
+            pace: RetryPace::BackOff,
+        })
+    }
+
+    /// Checks the back-off of a container that exited.
+    fn check_backoff(
+        &mut self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+    ) -> Result<(), StartFailure> {
+        let ended = self
+            .observed
+            .containers
+            .iter()
+            .find(|c| c.name == container.name && c.state == ContainerState::Exited);
+        let Some(ended) = ended else { return Ok(()) };
+        let key = format!("{}_{}", container.name, lower::hash(container));
+        let now = nanos(self.now());
+        let Some(left) = self.backoff.remaining(&key, ended.finished_at, now) else {
+            self.backoff.next(&key, ended.finished_at, now);
+            return Ok(());
+        };
+        let of = &pod.metadata;
+        let event = AgentEvent::RestartBackOff {
+            container: container.name.clone(),
+            pod: of.name.clone(),
+            namespace: of.namespace.clone(),
+            uid: of.uid.clone(),
+        };
+        self.context.recorder.container(pod, role, &container.name, event);
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}",
+            go_duration(self.backoff.wait(&key)),
+            container.name,
+            security::describe(pod),
+        );
+        let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+        Err(StartFailure { waiting, after: left, pace: RetryPace::BackOff })
+    }
+
+    /// Returns the attempt number of a container that the runtime no longer has, from its status.
+    fn reported_restarts(&self, name: &str) -> u32 {
+        let status = self.last_status.as_ref();
+        let statuses = status.into_iter().flat_map(|status| {
+            let init = status.init_container_statuses.iter();
+            init.chain(&status.container_statuses).chain(&status.ephemeral_container_statuses)
+        });
+        let mut found = statuses.filter(|status| status.name == name);
+        match found.next() {
+            // The next start was already counted when the last container was lost or removed.
+            Some(status) if status.is_counted() => status.restart_count,
+            Some(status) if status.has_run() => status.restart_count + 1,
+            _ => 0,
+        }
+    }
+
+    /// Finds or pulls an image by name and pull policy.
+    async fn image(
+        &self,
+        pod: &Pod,
+        (name, policy): (&str, &str),
+        input: &PodInput<'_>,
+        sandbox: &v1::PodSandboxConfig,
+        permit: &mut Option<OwnedSemaphorePermit>,
+        record: &(dyn Fn(AgentEvent) + Send + Sync),
+    ) -> Result<PresentImage, StartFailure> {
+        let mut request = lower::pull(input, name, sandbox);
+        // The sandbox was created with these classes, or not at all.
+        let _ = self.context.classes().fit_pull(&mut request);
+        let secrets = self.context.dependencies.pull_secrets(pod).await;
+        let credentials = credentials::matching(name, &secrets);
+        let wanted = ImageRequest {
+            image: name,
+            policy: if policy.is_empty() { "IfNotPresent" } else { policy },
+            pod_uid: &pod.metadata.uid,
+            request: &request,
+            credentials: &credentials,
+        };
+        let images = &self.context.images;
+        let found = match images.find(&wanted, record).await {
+            Ok(ImageLookup::Present(present)) => Ok(present),
+            Ok(ImageLookup::ToPull(full)) => {
+                // Other pods can start during the pull.
+                drop(permit.take());
+                let begun = Instant::now();
+                let pulled = images.pull(&wanted, &full, record).await;
+                self.context.pod_cache.pulled(&pod.metadata.uid, begun, Instant::now());
+                *permit = self.context.starts.clone().acquire_owned().await.ok();
+                pulled
+            }
+            Err(missing) => Err(missing),
+        };
+        found.map_err(|missing| {
+            record(AgentEvent::Failed { error: missing.reason.to_owned() });
+            let pulled = matches!(missing.reason, "ErrImagePull" | "ImagePullBackOff");
+            let not_started = StartFailure::new(missing.reason, missing.message);
+            if pulled { not_started.backing_off() } else { not_started }
+        })
+    }
+}
+
+/// Returns the container whose processes an ephemeral container shares, if it names one.
+fn target(container: &Container, observed: &RuntimePod) -> Result<Option<RuntimeId>, String> {
+    let name = container.target_container_name.as_str();
+    match (name, observed.container(name)) {
+        ("", _) => Ok(None),
+        (_, Some(found)) => Ok(Some(found.id.clone())),
+        (_, None) => Err(format!("unable to find target container {name}")),
+    }
+}
+
+/// Reads the files of a container's variables whose volumes are mounted.
+fn env_files(
+    container: &Container,
+    mounted: Option<&MountedVolumes>,
+) -> BTreeMap<(String, String), EnvFile> {
+    let mut files = BTreeMap::new();
+    let sources = container.env.iter().filter_map(|variable| variable.value_from.as_ref());
+    for wanted in sources.filter_map(|source| source.file_key_ref.as_ref()) {
+        let volume = mounted.and_then(|mounted| mounted.volumes.get(&wanted.volume_name));
+        let Some(MountedVolume::Path { host_path, .. }) = volume else { continue };
+        let path = Path::new(host_path).join(wanted.path.trim_start_matches('/'));
+        let text = read_inside(Path::new(host_path), &path);
+        let file = EnvFile { path: path.display().to_string(), text };
+        files.insert((wanted.volume_name.clone(), wanted.path.clone()), file);
+    }
+    files
+}
+
+/// Reads a file of a volume that containers write to. Files outside the volume and too large files are not
+/// read.
+fn read_inside(volume: &Path, path: &Path) -> Option<String> {
+    let (volume, path) = (volume.canonicalize().ok()?, path.canonicalize().ok()?);
+    let about = std::fs::metadata(&path).ok()?;
+    let fits = path.starts_with(volume) && about.is_file() && about.len() <= LONGEST_ENV_FILE;
+    if fits { std::fs::read_to_string(path).ok() } else { None }
+}
+
+/// Returns the image volumes that a container mounts.
+fn image_volumes<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = &'a ImageSource> {
+    let mounted = |name: &str| container.volume_mounts.iter().any(|mount| mount.name == name);
+    let volumes = pod.spec.volumes.iter().filter(move |volume| mounted(&volume.name));
+    volumes.filter_map(|volume| volume.image.as_ref())
+}
+
+fn make_directory(path: &str) -> Result<(), String> {
+    std::fs::create_dir_all(path).map_err(|error| format!("mkdir {path}: {error}"))
+}
+
+/// Returns the API's message without the request.
+fn refusal(error: &client::Error) -> String {
+    match error {
+        client::Error::Refused(refused) => refused.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Formats whole seconds as Go does: `10s`, `2m40s`, `5m0s`.
+fn go_duration(duration: Duration) -> String {
+    match (duration.as_secs() / 60, duration.as_secs() % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, seconds) => format!("{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ephemeral_container_waits_for_its_target() {
+        let id = "1234".to_owned();
+        let found = crate::runtime::observed::RuntimeContainer::started(&id, "app");
+        let observed = RuntimePod::new(Vec::new(), vec![found]);
+        let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
+            let target_container_name = name.to_owned();
+            let container = Container { target_container_name, ..Container::default() };
+            assert_eq!(target(&container, &observed), expected, "{name}");
+        };
+        check("", Ok(None));
+        check("app", Ok(Some(id)));
+        check("later", Err("unable to find target container later".to_owned()));
+    }
+
+    #[test]
+    fn env_files_are_read_only_inside_their_volume() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        std::fs::create_dir(&volume).unwrap();
+        std::fs::write(volume.join("in.env"), "A='x'").unwrap();
+        std::fs::write(directory.path().join("out.env"), "A='y'").unwrap();
+        std::fs::write(volume.join("long.env"), "#".repeat(70_000)).unwrap();
+        let table = [
+            ("in.env", Some("A='x'")),
+            ("../out.env", None),
+            ("none.env", None),
+            ("long.env", None),
+        ];
+        for (path, expected) in table {
+            let found = read_inside(&volume, &volume.join(path));
+            assert_eq!(found.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn durations_are_written_as_go_does() {
+        let table = [(10, "10s"), (40, "40s"), (80, "1m20s"), (160, "2m40s"), (300, "5m0s")];
+        for (seconds, text) in table {
+            assert_eq!(go_duration(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Probes of containers: [`Probes`], one for the agent, probes the pods that workers register and reports
+//! changed results ([`ProbeReport`]).
+//!
+//! ```text
+//!   worker ──follow──▶ table of cycles ──due──▶ probe (exec, HTTP, TCP, gRPC) ──outcome──▶ report ──▶ worker
+//! ```
+//!
+//! One task has one timer for all probes; only running probes have their own tasks. Before the first report,
+//! a container is alive and not ready; its startup is unknown if it has a startup probe. Restarting
+//! containers is left to the workers.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::error;
+
+use crate::observability::events::{AgentEvent, ProbeKind};
+use crate::observability::prometheus::{Counter, Registry};
+use crate::runtime::observed::RuntimeId;
+use crate::spec::{Container, Pod, Probe};
+use crate::supervisor::caught;
+
+mod cycle;
+mod execute;
+mod grpc;
+mod table;
+
+use cycle::Millis;
+use execute::{ProbeInput, ProbeOutcome};
+use table::{ProbeRequest, ProbeTime, Table};
+
+/// A running container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeTarget {
+    pub name: String,
+    pub id: RuntimeId,
+    /// Nanoseconds since 1970.
+    pub started_at: i64,
+}
+
+/// A changed result or an event of a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeReport {
+    /// The pod's UID.
+    pub pod: String,
+    pub container: String,
+    pub id: RuntimeId,
+    pub kind: ProbeKind,
+    /// The probe's result, if it has changed.
+    pub healthy: Option<bool>,
+    pub event: Option<AgentEvent>,
+}
+
+/// All probes of the agent. They end with it.
+#[derive(Debug, Clone)]
+pub struct Probes {
+    commands: mpsc::UnboundedSender<ProbeCommand>,
+}
+
+#[derive(Debug)]
+enum ProbeCommand {
+    Follow { pod: Arc<Pod>, pod_ip: String, running: Vec<ProbeTarget> },
+    Forget(String),
+}
+
+impl Probes {
+    /// Nothing is probed unless the loop runs. It counts the results.
+    #[must_use]
+    pub fn new(
+        runtime: cri::Client,
+        reports: mpsc::UnboundedSender<ProbeReport>,
+        counter: Counter,
+    ) -> (Probes, ProbeLoop) {
+        let (commands, taken) = mpsc::unbounded_channel();
+        (Probes { commands }, ProbeLoop { runtime, reports, counter, commands: taken })
+    }
+
+    /// Sets the running containers of this pod, and starts and stops probes accordingly.
+    ///
+    /// Call it as soon as the agent starts the pod, with no running containers: ticks count from the first
+    /// call, so a container that has just started has time before its liveness is probed. Only the readiness
+    /// of terminating pods is probed.
+    pub fn follow(&self, pod: &Arc<Pod>, pod_ips: &[String], running: &[ProbeTarget]) {
+        let pod_ip = pod_ips.first().cloned().unwrap_or_default();
+        let (pod, running) = (Arc::clone(pod), running.to_vec());
+        // The loop ends with the agent.
+        let _ = self.commands.send(ProbeCommand::Follow { pod, pod_ip, running });
+    }
+
+    pub fn forget(&self, pod_uid: &str) {
+        let _ = self.commands.send(ProbeCommand::Forget(pod_uid.to_owned()));
+    }
+}
+
+/// Returns a probe of a container.
+pub(crate) fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe> {
+    match kind {
+        ProbeKind::Liveness => container.liveness_probe.as_ref(),
+        ProbeKind::Readiness => container.readiness_probe.as_ref(),
+        ProbeKind::Startup => container.startup_probe.as_ref(),
+    }
+}
+
+/// The loop that probes.
+#[derive(Debug)]
+pub struct ProbeLoop {
+    runtime: cri::Client,
+    reports: mpsc::UnboundedSender<ProbeReport>,
+    counter: Counter,
+    commands: mpsc::UnboundedReceiver<ProbeCommand>,
+}
+
+impl ProbeLoop {
+    /// Probes until all [`Probes`] or the receiver of the reports are gone.
+    pub async fn run(self) {
+        let ProbeLoop { runtime, reports, counter, mut commands } = self;
+        let clock = Clock::start();
+        let (answers, mut answered) = mpsc::unbounded_channel::<(ProbeRequest, ProbeOutcome)>();
+        let mut table = Table::new(clock.now().wall_nanos);
+        loop {
+            let due = table.due().map(|at| clock.at(at));
+            let changes = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(ProbeCommand::Follow { pod, pod_ip, running }) => {
+                        table.follow(&pod, &pod_ip, &running, clock.now(), random_share)
+                    }
+                    Some(ProbeCommand::Forget(uid)) => {
+                        table.forget(&uid);
+                        counter.forget(|labels| labels.get(POD_UID_LABEL) == Some(&uid));
+                        Vec::new()
+                    }
+                    None => return,
+                },
+                // The table's own sender keeps this channel open.
+                Some((asked, answer)) = answered.recv() => {
+                    count(&counter, &asked, answer.good());
+                    table.answer(&asked, answer, clock.now().millis)
+                }
+                () = until(due) => {
+                    for asked in table.ask(clock.now().millis) {
+                        tokio::spawn(put(runtime.clone(), asked, answers.clone()));
+                    }
+                    Vec::new()
+                }
+            };
+            for report in changes {
+                if reports.send(report).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The position of the pod UID among the labels of [`Counter::of_probes`].
+const POD_UID_LABEL: usize = 3;
+
+impl Counter {
+    /// Returns the counter of probe results, with upstream's name.
+    #[must_use]
+    pub fn of_probes(registry: &Registry) -> Counter {
+        registry.counter(
+            "prober_probe_total",
+            "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by \
+             result.",
+            &["container", "namespace", "pod", "pod_uid", "probe_type", "result"],
+        )
+    }
+}
+
+fn count(counter: &Counter, asked: &ProbeRequest, good: Option<bool>) {
+    let of = &asked.pod.metadata;
+    let kind = match asked.kind {
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Startup => "Startup",
+    };
+    let result = match good {
+        Some(true) => "successful",
+        Some(false) => "failed",
+        None => "unknown",
+    };
+    counter.increment(&[&asked.container, &of.namespace, &of.name, &of.uid, kind, result]);
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Executes one probe.
+async fn put(
+    runtime: cri::Client,
+    asked: ProbeRequest,
+    answers: mpsc::UnboundedSender<(ProbeRequest, ProbeOutcome)>,
+) {
+    let pod = Arc::clone(&asked.pod);
+    let found = pod.container(&asked.container).map(|(_, container)| container);
+    let Some((container, probe)) = found.and_then(|c| Some((c, probe_of(c, asked.kind)?))) else {
+        return;
+    };
+    let question = ProbeInput {
+        pod: &pod,
+        container,
+        id: &asked.id,
+        pod_ip: &asked.pod_ip,
+        handler: &probe.handler,
+        timeout_seconds: asked.timeout_seconds,
+    };
+    let answer = caught(execute::probe(&runtime, &question)).await.unwrap_or_else(|panicked| {
+        let (pod, uid, container) = (pod.full_name(), &pod.metadata.uid, &container.name);
+        error!(pod, uid, container, probe = ?asked.kind, cause = %panicked, "a probe panicked");
+        ProbeOutcome::Error(panicked.to_string())
+    });
+    let _ = answers.send((asked, answer));
+}
+
+/// The clock of the table.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { started: Instant::now() }
+    }
+
+    fn now(&self) -> ProbeTime {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        ProbeTime {
+            millis: Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX),
+            wall_nanos: i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX),
+        }
+    }
+
+    fn at(&self, millis: Millis) -> Instant {
+        self.started + Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+    }
+}
+
+/// Returns a random number between 0 and 1. Without it, all probes of a restarted agent would run at once.
+fn random_share() -> f64 {
+    let mut bytes = [0; 4];
+    let _ = getrandom::fill(&mut bytes);
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;
