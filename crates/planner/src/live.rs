@@ -303,10 +303,10 @@ impl LiveNode {
             (Ok(has), Ok(anew)) => {
                 let other = anew.summary(&configured.node);
                 let other = other.unwrap_or_else(|| "nothing of its own".to_owned());
-                (has.containers, Some(format!("if it came today: {other}")))
+                (has.containers, Some(format!("if placed today: {other}")))
             }
             (Ok(has), Err(rejection)) => {
-                (has.containers, Some(format!("if it came today it would be refused: {rejection}")))
+                (has.containers, Some(format!("if placed today it would be refused: {rejection}")))
             }
             (Err(refusal), _) => {
                 (Vec::new(), Some(format!("it has no place in the node's report: {refusal}")))

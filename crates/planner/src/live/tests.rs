@@ -81,7 +81,7 @@ fn different_placement_of_today_is_reported() {
     let explanation = node(&pods, &["first"]).explain(&pods[1]);
     assert_eq!(explanation.containers[0].cpus.as_ref().expect("its own").to_string(), "4-5");
     let today = explanation.today.expect("something else");
-    assert!(today.starts_with("if it came today: container app has CPUs 1-2"), "{today}");
+    assert!(today.starts_with("if placed today: container app has CPUs 1-2"), "{today}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn node(explanation: &NodeExplanation, style: TextStyle, out: &mut String) {
         Verdict::Has => style.green("has it"),
         Verdict::WouldTake => style.green("would take it now"),
         Verdict::Refuses => style.red("would refuse it now"),
-        Verdict::Unknown => style.yellow("cannot be asked"),
+        Verdict::Unknown => style.yellow("has no report"),
     };
     let _ = writeln!(out, "{} {verdict}", style.bold(&explanation.node));
     if !explanation.containers.is_empty() {
@@ -51,7 +51,7 @@ fn node(explanation: &NodeExplanation, style: TextStyle, out: &mut String) {
         }
     }
     if !explanation.numa_nodes.is_empty() {
-        let _ = writeln!(out, "  {}", style.dim("to choose from without it:"));
+        let _ = writeln!(out, "  {}", style.dim("free without it:"));
         numa_nodes(&explanation.numa_nodes, out);
     }
 }

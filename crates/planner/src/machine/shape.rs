@@ -31,7 +31,9 @@ pub enum ShapeError {
     NoNumber { word: String },
     #[error("{number:?} is not followed by what it counts; write for example {EXAMPLE:?}")]
     NoUnit { number: String },
-    #[error("{word:?} is no usable count; a machine has at least 1 and at most 65536 of anything")]
+    #[error(
+        "{word:?} is not a valid count; a machine has at least 1 and at most 65536 of anything"
+    )]
     Count { word: String },
     #[error("the number of {what} is given twice")]
     Twice { what: &'static str },
@@ -39,7 +41,7 @@ pub enum ShapeError {
     NoCores,
     #[error("{0:?} has to have four numbers: sockets x numa nodes x cores x threads, like 2x2x8x2")]
     NotFour(String),
-    #[error("{found:?} is no option; there are {OPTIONS}")]
+    #[error("{found:?} is not a valid option; use {OPTIONS}")]
     Option { found: String },
     #[error("{option}={found:?} cannot be: it should be {expected}")]
     Value { option: String, found: String, expected: &'static str },

@@ -412,10 +412,10 @@ fn refused_pods(refused: &RefusedReport, style: TextStyle, out: &mut String) {
 /// Writes the changes that would make a pod fit.
 pub(crate) fn remedies(remedies: &[RemedyReport], place: &str, style: TextStyle, out: &mut String) {
     if remedies.is_empty() {
-        let _ = writeln!(out, "      {}", style.dim("no single change would let it in"));
+        let _ = writeln!(out, "      {}", style.dim("no single change would make it fit"));
         return;
     }
-    let _ = writeln!(out, "      any of these would let it in{place}:");
+    let _ = writeln!(out, "      any of these would make it fit{place}:");
     for remedy in remedies {
         let _ = writeln!(out, "        {} {}", style.green("·"), remedy.text);
     }
