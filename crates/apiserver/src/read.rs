@@ -111,7 +111,7 @@ pub(crate) fn object_reply(
 /// A value in the notation the client wants.
 pub(crate) fn encoded(value: &Value, status: StatusCode, wanted: Wanted) -> Reply {
     if wanted.is_yaml() {
-        return Reply::bytes(status, wanted.content_type, crate::yaml::render(value));
+        return Reply::bytes(status, wanted.content_type, objects::yaml::write::document(value));
     }
     if wanted.is_protobuf() {
         let name = |field: &str| value[field].as_str().unwrap_or_default();
