@@ -43,7 +43,6 @@ mod tokens;
 mod watch;
 mod websocket;
 mod write;
-mod yaml;
 
 pub use api::{Api, Options, default_gates};
 pub use backup::PATH as BACKUP_PATH;

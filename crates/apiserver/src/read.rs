@@ -111,7 +111,7 @@ pub(crate) fn object_reply(
 /// Encodes a value in the accepted media type.
 pub(crate) fn encoded(value: &Value, status: StatusCode, format: AcceptedFormat) -> Reply {
     if format.is_yaml() {
-        return Reply::bytes(status, format.content_type, crate::yaml::render(value));
+        return Reply::bytes(status, format.content_type, objects::yaml::write::document(value));
     }
     if format.is_protobuf() {
         let name = |field: &str| value[field].as_str().unwrap_or_default();

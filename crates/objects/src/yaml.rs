@@ -13,6 +13,7 @@ use crate::field::{FieldPath, FieldProblem, Step};
 
 mod build;
 pub mod read;
+pub mod write;
 
 pub use build::{parse, parse_within};
 

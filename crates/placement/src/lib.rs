@@ -12,7 +12,6 @@ pub mod demand;
 pub mod gates;
 pub mod go_strconv;
 pub mod ids;
-pub mod layout;
 pub mod ledger;
 pub mod machine;
 pub mod memory;

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use objects::Workload;
 use objects::pod::OsName;
+use objects::yaml::write;
 use placement::configured::{Capacity, Configured, total_memory};
 use placement::demand::{MemoryKind, Role};
-use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::memory::Block;
 use placement::node::{CpuPolicy, MemoryPolicy, Node};
 use placement::plan::ContainerPlacement;
@@ -240,13 +240,13 @@ impl Report {
     #[must_use]
     pub fn render_json(&self) -> String {
         // Keys are strings and numbers are integers, so this cannot fail.
-        lay_out(&serde_json::to_string(self).unwrap_or_default())
+        write::pretty_json(&serde_json::to_string(self).unwrap_or_default())
     }
 
     /// Renders the report as YAML.
     #[must_use]
     pub fn render_yaml(&self) -> String {
-        lay_out_in_blocks(&serde_json::to_string(self).unwrap_or_default())
+        write::blocks(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use objects::pod::OsName;
+use objects::yaml::write;
 use objects::{KubeletConfig, Quantity, resources};
 use placement::configured::{Configured, total_memory};
-use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::{Bytes, CpuSet, Machine, NumaId};
 use serde::Serialize;
@@ -119,12 +119,12 @@ impl View {
     #[must_use]
     pub fn render_json(&self) -> String {
         // Keys are strings and numbers are integers, so this cannot fail.
-        lay_out(&serde_json::to_string(self).unwrap_or_default())
+        write::pretty_json(&serde_json::to_string(self).unwrap_or_default())
     }
 
     #[must_use]
     pub fn render_yaml(&self) -> String {
-        lay_out_in_blocks(&serde_json::to_string(self).unwrap_or_default())
+        write::blocks(&serde_json::to_string(self).unwrap_or_default())
     }
 
     #[must_use]

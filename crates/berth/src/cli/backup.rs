@@ -87,7 +87,7 @@ fn print(
     });
     let text = match output {
         Output::Json => serde_json::to_string_pretty(&view)? + "\n",
-        Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
+        Output::Yaml => objects::yaml::write::blocks(&view.to_string()),
         Output::Text => format!(
             "{text}\n  {} objects as of revision {}, {}\n",
             contents.keys,

@@ -14,9 +14,9 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use client::kind::{EVENTS, PODS};
 use client::{Client, Scope};
+use objects::yaml::write;
 use objects::{Pod, Quantity, resources, workload};
 use placement::demand::PodUid;
-use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::report::NodeReport;
 use planner::live::{Explanation, LiveNode, LivePod, NodeExplanation, Verdict, text};
 use planner::picture::{render_svg, render_text};
@@ -218,8 +218,8 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
         super::node::Output::Text => {
             text::render(&explanation, TextStyle { colour: terminal.colours, explain: true })
         }
-        super::node::Output::Json => lay_out(&json()?),
-        super::node::Output::Yaml => lay_out_in_blocks(&json()?),
+        super::node::Output::Json => write::pretty_json(&json()?),
+        super::node::Output::Yaml => write::blocks(&json()?),
     };
     terminal.print(&text)?;
     Ok(if refused { ExitCode::from(3) } else { ExitCode::SUCCESS })
@@ -286,8 +286,8 @@ fn node(args: &NodeArgs) -> anyhow::Result<ExitCode> {
                 + "\n"
                 + &render_machine(&report, look)
         }
-        NodeOutput::Json => lay_out(&json()?),
-        NodeOutput::Yaml => lay_out_in_blocks(&json()?),
+        NodeOutput::Json => write::pretty_json(&json()?),
+        NodeOutput::Yaml => write::blocks(&json()?),
         NodeOutput::Svg => render_svg(&live.picture()),
     };
     terminal.print(&text)?;

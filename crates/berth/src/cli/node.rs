@@ -381,7 +381,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let view = json!({"process": process, "nodes": nodes, "pods": counts});
     let text = match args.output {
         Output::Json => serde_json::to_string_pretty(&view)? + "\n",
-        Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
+        Output::Yaml => objects::yaml::write::blocks(&view.to_string()),
         Output::Text => {
             let mut text = String::new();
             if nodes.is_empty() {

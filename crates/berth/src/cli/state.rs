@@ -182,7 +182,7 @@ fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
     }
     let text = match output {
         Output::Json => serde_json::to_string_pretty(&as_json(&states))? + "\n",
-        Output::Yaml => placement::layout::lay_out_in_blocks(&as_json(&states).to_string()),
+        Output::Yaml => objects::yaml::write::blocks(&as_json(&states).to_string()),
         Output::Text => as_text(&states),
     };
     say(&text)?;

@@ -224,7 +224,7 @@ fn render(data_dir: &Path, found: &Examination) -> String {
 fn print(text: &str, view: &Value, output: Output) -> anyhow::Result<()> {
     let text = match output {
         Output::Json => serde_json::to_string_pretty(view)? + "\n",
-        Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
+        Output::Yaml => objects::yaml::write::blocks(&view.to_string()),
         Output::Text => text.to_owned(),
     };
     Ok(Terminal::of_standard_output(Colours::Never).print(&text)?)

@@ -26,7 +26,7 @@ pub(super) fn run(args: &VersionArgs) -> anyhow::Result<ExitCode> {
     });
     let text = match args.output {
         Output::Json => serde_json::to_string_pretty(&view)? + "\n",
-        Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
+        Output::Yaml => objects::yaml::write::blocks(&view.to_string()),
         Output::Text => format!("berth {berth} ({platform}), Kubernetes {kubernetes}\n"),
     };
     Terminal::of_standard_output(Colours::Never).print(&text)?;

@@ -24,9 +24,9 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use super::{Machine, name_of};
-use crate::layout;
 use crate::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
 use crate::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
+use objects::yaml::write;
 
 mod read;
 
@@ -142,13 +142,13 @@ pub fn render_compact(machine: &Machine) -> String {
 /// The file of a machine, as pretty JSON.
 #[must_use]
 pub fn render_json(machine: &Machine) -> String {
-    layout::lay_out(&render_compact(machine))
+    write::pretty_json(&render_compact(machine))
 }
 
 /// The file of a machine, as YAML.
 #[must_use]
 pub fn render_yaml(machine: &Machine) -> String {
-    layout::lay_out_as_yaml(&render_compact(machine))
+    write::fields(&render_compact(machine))
 }
 
 /// The file of a machine as a value, for other notations.

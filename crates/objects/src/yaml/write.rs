@@ -1,23 +1,28 @@
-//! JSON laid out for people: what fits into a line is one line.
+//! Writes JSON and YAML for people.
 //!
-//! Main entries: [`lay_out`], which only adds white space to compact JSON, [`lay_out_as_yaml`] and,
-//! with a line per field however deep, [`lay_out_in_blocks`]. They check nothing; what they are given
-//! was written by a serialiser.
+//! [`document`] writes a value as block YAML, as Kubernetes objects are shown. The others take compact
+//! JSON text of a serializer and keep its order of fields: [`pretty_json`] only adds white space,
+//! [`fields`] writes YAML with JSON below the first level, and [`blocks`] writes a line per field. They
+//! check nothing.
 
-/// Lines are not longer than this unless a single value is.
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// The longest line, unless a single value is longer.
 const WIDTH: usize = 100;
 
 /// Spreads compact JSON over lines and ends it with a line feed.
-pub fn lay_out(json: &str) -> String {
+pub fn pretty_json(json: &str) -> String {
     let mut out = String::new();
     put(json, 0, &mut out);
     out.push('\n');
     out
 }
 
-/// The fields of an object as YAML: each on lines of its own, with JSON below the first level,
-/// which is YAML too.
-pub fn lay_out_as_yaml(json: &str) -> String {
+/// Writes the fields of an object as YAML, each on its own lines, with JSON, which is YAML too, below
+/// the first level.
+pub fn fields(json: &str) -> String {
     let mut out = String::new();
     let json = &bare_keys(json);
     for field in items(json.get(1..json.len().saturating_sub(1)).unwrap_or_default()) {
@@ -42,8 +47,8 @@ pub fn lay_out_as_yaml(json: &str) -> String {
     out
 }
 
-/// YAML with every field and every object of a list on lines of its own.
-pub fn lay_out_in_blocks(json: &str) -> String {
+/// Writes YAML with every field and every object of a list on its own lines.
+pub fn blocks(json: &str) -> String {
     let mut out = String::new();
     put_block(&bare_keys(json), 0, &mut out);
     out
@@ -54,7 +59,7 @@ fn put_block(value: &str, indent: usize, out: &mut String) {
     let pad = "  ".repeat(indent);
     let inner = value.get(1..value.len().saturating_sub(1)).unwrap_or_default();
     for (number, item) in items(inner).into_iter().enumerate() {
-        // The first field of an object in a list stands behind the dash.
+        // The first field of an object in a list follows the dash.
         if number > 0 || !out.ends_with("- ") {
             out.push_str(&pad);
         }
@@ -64,20 +69,24 @@ fn put_block(value: &str, indent: usize, out: &mut String) {
             continue;
         };
         out.push_str(&item[..=end]);
-        let of = &item[end + 1..];
-        let blocks = of.starts_with("[{") || (of.starts_with('{') && of != "{}");
-        if blocks {
+        let content = &item[end + 1..];
+        let nested = content.starts_with("[{") || (content.starts_with('{') && content != "{}");
+        if nested {
             out.push('\n');
-            put_block(of, indent + usize::from(of.starts_with('{')), out);
+            put_block(content, indent + usize::from(content.starts_with('{')), out);
         } else {
             out.push(' ');
-            out.push_str(&if of.starts_with('[') { space(of) } else { plain(of).to_owned() });
+            out.push_str(&if content.starts_with('[') {
+                space(content)
+            } else {
+                plain(content).to_owned()
+            });
             out.push('\n');
         }
     }
 }
 
-/// Takes the quotes off the keys; those of our files are plain words.
+/// Removes the quotes of keys, which are plain words in our files.
 fn bare_keys(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     let mut start = 0;
@@ -92,16 +101,13 @@ fn bare_keys(json: &str) -> String {
     out
 }
 
-/// A word without its quotes, if YAML needs none.
+/// Returns a word without its quotes if YAML needs none.
 fn plain(value: &str) -> &str {
     let word = value.trim_matches('"');
     let simple =
         |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.' | '-') || c.is_ascii_digit();
     let starts = word.starts_with(|c: char| c.is_ascii_alphabetic());
-    // Words some reader takes for a truth value or for nothing.
-    const SPECIAL: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
-    let special = SPECIAL.contains(&word.to_ascii_lowercase().as_str());
-    if starts && !special && word.chars().all(simple) { word } else { value }
+    if starts && !is_special(word) && word.chars().all(simple) { word } else { value }
 }
 
 fn put(value: &str, indent: usize, out: &mut String) {
@@ -151,7 +157,7 @@ fn put(value: &str, indent: usize, out: &mut String) {
     out.push(close);
 }
 
-/// The parts between the commas of the outermost level.
+/// Returns the parts between the commas of the outermost level.
 fn items(inner: &str) -> Vec<&str> {
     let mut items = Vec::new();
     let mut start = 0;
@@ -167,12 +173,12 @@ fn items(inner: &str) -> Vec<&str> {
     items
 }
 
-/// Where the colon after an object's key is.
+/// Returns the position of the colon after an object's key.
 fn key_end(item: &str) -> Option<usize> {
     structure(item).find(|(_, _, c)| *c == ':').map(|(at, ..)| at)
 }
 
-/// A space after each comma and colon.
+/// Adds a space after each comma and colon.
 fn space(value: &str) -> String {
     let mut out = String::with_capacity(value.len() + 16);
     let mut start = 0;
@@ -187,7 +193,7 @@ fn space(value: &str) -> String {
     out
 }
 
-/// The commas and colons outside strings, with their position and depth of nesting.
+/// Returns the commas and colons outside strings, with their position and depth of nesting.
 fn structure(text: &str) -> impl Iterator<Item = (usize, usize, char)> + '_ {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     text.char_indices().filter_map(move |(at, c)| {
@@ -207,19 +213,117 @@ fn structure(text: &str) -> impl Iterator<Item = (usize, usize, char)> + '_ {
     })
 }
 
+/// Writes a value as a YAML document.
+#[must_use]
+pub fn document(value: &Value) -> String {
+    let mut text = String::new();
+    block(&mut text, value, 0, false);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes a value at the start of a line. With `inline`, after `- `, the first key of a map stays on the
+/// line.
+fn block(text: &mut String, value: &Value, indent: usize, inline: bool) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (index, (key, value)) in fields.iter().enumerate() {
+                if index > 0 || !inline {
+                    pad(text, indent);
+                }
+                text.push_str(&scalar(key));
+                text.push(':');
+                nested(text, value, indent);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 || !inline {
+                    pad(text, indent);
+                }
+                text.push('-');
+                text.push(' ');
+                block(text, item, indent + 2, true);
+            }
+        }
+        other => {
+            text.push_str(&flat(other));
+            text.push('\n');
+        }
+    }
+}
+
+/// Writes the value of a key.
+fn nested(text: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            text.push('\n');
+            block(text, value, indent + 2, false);
+        }
+        // Lists have the indent of their key, as is usual for Kubernetes objects.
+        Value::Array(items) if !items.is_empty() => {
+            text.push('\n');
+            block(text, value, indent, false);
+        }
+        other => {
+            text.push(' ');
+            text.push_str(&flat(other));
+            text.push('\n');
+        }
+    }
+}
+
+fn pad(text: &mut String, indent: usize) {
+    text.extend(std::iter::repeat_n(' ', indent));
+}
+
+fn flat(value: &Value) -> String {
+    match value {
+        Value::String(word) => scalar(word),
+        Value::Object(_) => "{}".to_owned(),
+        Value::Array(_) => "[]".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Renders a text as a YAML scalar: bare if it can only be read as that text, quoted otherwise.
+fn scalar(word: &str) -> String {
+    let bare = !word.is_empty()
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./@".contains(&b))
+        && word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'/')
+        && !is_special(word);
+    if bare {
+        return word.to_owned();
+    }
+    // JSON's quoting is YAML's.
+    let mut quoted = String::with_capacity(word.len() + 2);
+    let _ = write!(quoted, "{}", Value::from(word));
+    quoted
+}
+
+/// Returns true for words that some parsers read as a boolean or null.
+fn is_special(word: &str) -> bool {
+    const SPECIAL: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    SPECIAL.contains(&word.to_ascii_lowercase().as_str())
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn blocks_read_as_what_they_were() {
+    fn blocks_are_parsed_back() {
         let value = serde_json::json!({
             "name": "a: b", "empty": {}, "none": [], "ids": [1, 2],
             "inner": {"a": 1, "deep": {"b": "true"}},
             "nodes": [{"id": 0, "pages": [{"size": "1Gi", "kinds": ["x", "y"]}]}, {"id": 1}],
         });
-        let text = lay_out_in_blocks(&value.to_string());
-        let (documents, errors) = objects::yaml::parse(&text);
+        let text = blocks(&value.to_string());
+        let (documents, errors) = crate::yaml::parse(&text);
         assert!(errors.is_empty(), "{errors:?}\n{text}");
         assert_eq!(documents[0].to_json(), value, "{text}");
     }
@@ -231,9 +335,23 @@ mod tests {
             "long": (0..60).map(|n| format!("{n},{}", n + 60)).collect::<Vec<_>>(),
             "nodes": [{"id": 0, "cpus": "0-3", "pages": [{"size": "1Gi"}]}, {"id": 1}],
         });
-        let text = lay_out(&value.to_string());
+        let text = pretty_json(&value.to_string());
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
         assert!(text.lines().count() < 20, "{text}");
+    }
+
+    #[test]
+    fn documents_are_parsed_back() {
+        let value = json!({
+            "kind": "Pod", "n": 1, "b": true, "none": null, "empty": {}, "list": [],
+            "text": "a: b\n- c", "yes": "yes", "num": "12", "": "x",
+            "items": [{"a": 1, "b": [1, [2, 3]]}, "x", {}],
+            "deep": {"x": {"y": ["z"]}},
+        });
+        let text = document(&value);
+        let (documents, errors) = crate::yaml::parse(&text);
+        assert!(errors.is_empty(), "{errors:?}\n{text}");
+        assert_eq!(documents[0].to_json(), value, "{text}");
     }
 }
