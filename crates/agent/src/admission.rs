@@ -324,12 +324,12 @@ fn check_platform(pod: &Pod, node: &Node) -> Result<(), Rejection> {
 /// Checked again here, because the API server does not validate static pods.
 fn check_host_process(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     let of_pod = pod.spec.security_context.windows_options.as_ref().and_then(|w| w.host_process);
-    let mut asked = pod.containers().map(|(_, container)| {
+    let mut settings = pod.containers().map(|(_, container)| {
         let own = container.security_context.windows_options.as_ref();
         own.and_then(|own| own.host_process).or(of_pod).unwrap_or(false)
     });
-    let first = asked.next().unwrap_or(false);
-    if asked.any(|other| other != first) {
+    let first = settings.next().unwrap_or(false);
+    if settings.any(|other| other != first) {
         return Err(Rejection::HostProcessMixed);
     }
     match (first, &node.no_host_processes) {

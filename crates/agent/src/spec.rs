@@ -230,8 +230,8 @@ impl Pod {
     /// Returns the seconds between the termination signal and the kill.
     #[must_use]
     pub fn grace_seconds(&self) -> i64 {
-        let asked = self.metadata.deletion_grace_period_seconds;
-        asked.or(self.spec.termination_grace_period_seconds).unwrap_or(DEFAULT_GRACE)
+        let requested = self.metadata.deletion_grace_period_seconds;
+        requested.or(self.spec.termination_grace_period_seconds).unwrap_or(DEFAULT_GRACE)
     }
 }
 

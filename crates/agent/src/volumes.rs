@@ -235,7 +235,7 @@ impl Problem {
 }
 
 /// Formats a system error as upstream does, as a part of a sentence.
-fn words(error: &std::io::Error) -> String {
+fn go_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();

@@ -123,8 +123,9 @@ fn sysctls_are_safe_or_allowed_and_never_the_hosts() {
             "securityContext": {"sysctls": [{"name": sysctl, "value": "1"}]},
         }}));
         let allowed: Vec<String> = allowed.iter().map(|name| (*name).to_owned()).collect();
-        let said = check_sysctls(&pod, &allowed).map_or_else(|e| e.to_string(), |()| String::new());
-        assert_eq!(said, wanted);
+        let message =
+            check_sysctls(&pod, &allowed).map_or_else(|e| e.to_string(), |()| String::new());
+        assert_eq!(message, wanted);
     };
     check("kernel.shm_rmid_forced", &[], false, "");
     check("net/ipv4/tcp_syncookies", &[], false, "");
@@ -269,8 +270,8 @@ fn pressure_shutdown_and_app_armor_turn_pods_away() {
     assert_eq!(reason(&burstable, &under(&["MemoryPressure"]), &[]), "admitted");
     let both = under(&["MemoryPressure", "DiskPressure"]);
     assert_eq!(reason(&burstable, &both, &[]), "Evicted");
-    let told = check_pressure(&burstable, &both).unwrap_err().to_string();
-    assert_eq!(told, "The node had condition: [MemoryPressure DiskPressure]. ");
+    let message = check_pressure(&burstable, &both).unwrap_err().to_string();
+    assert_eq!(message, "The node had condition: [MemoryPressure DiskPressure]. ");
     assert_eq!(reason(&plain, &Node { shutting_down: true, ..node() }, &[]), "NodeShutdown");
     let confined = pod(json!({"spec": {
         "containers": [{"name": "c"}],

@@ -202,8 +202,8 @@ impl Reclaimer {
     /// Frees some of the resource that runs short.
     async fn reclaim(&mut self, order: &Reclaim) {
         warn!(resource = order.resource, signal = %order.signal, "eviction threshold met");
-        let told = AgentEvent::ReclaimsFor { resource: order.resource.to_owned() };
-        self.context.recorder.node(&self.settings.node, told);
+        let event = AgentEvent::ReclaimsFor { resource: order.resource.to_owned() };
+        self.context.recorder.node(&self.settings.node, event);
         // Let the removal take effect before a pod is evicted.
         if order.collect_garbage && self.remove_unused(u64::MAX).await > 0 {
             return;
@@ -214,8 +214,8 @@ impl Reclaimer {
             order.signal,
             EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable
         );
-        let asked = UsageQuery { runtime: true, disk: !memory && !processes, processes };
-        let usages = match collect(&self.context, &pods, asked).await {
+        let query = UsageQuery { runtime: true, disk: !memory && !processes, processes };
+        let usages = match collect(&self.context, &pods, query).await {
             Ok(usages) => usages,
             Err(error) => {
                 warn!(%error, "failed to read pod usage; skipping eviction");
@@ -242,8 +242,8 @@ impl Reclaimer {
             return;
         }
         let runtime = pods.iter().any(|pod| has_ephemeral_limit(pod));
-        let asked = UsageQuery { runtime, disk: true, processes: false };
-        let usages = match collect(&self.context, &pods, asked).await {
+        let query = UsageQuery { runtime, disk: true, processes: false };
+        let usages = match collect(&self.context, &pods, query).await {
             Ok(usages) => usages,
             Err(error) => {
                 if self.usage_errors.failed(&error) {

@@ -167,15 +167,15 @@ impl LedgerFile {
         if !self.recovered.contains(&demand.uid) {
             return Ok(());
         }
-        let asked = |name: &str| {
+        let requested = |name: &str| {
             let position =
                 demand.containers.iter().position(|container| container.name.as_str() == name)?;
             demand.exclusive_cpus(position)
         };
         self.change(|ledger, _| {
-            let booked = ledger.cpu.assignments.get(&demand.uid).cloned().unwrap_or_default();
-            for (container, cpus) in booked {
-                if asked(&container) != Some(cpus.len()) {
+            let assigned = ledger.cpu.assignments.get(&demand.uid).cloned().unwrap_or_default();
+            for (container, cpus) in assigned {
+                if requested(&container) != Some(cpus.len()) {
                     ledger.cpu.release(&demand.uid, &container);
                 }
             }
@@ -292,7 +292,7 @@ impl LedgerFile {
         });
         match admitted {
             Some(admitted) => ContainerAffinity::of(admitted, &self.node, &self.ledger),
-            None => ContainerAffinity::booked(pod, container, &self.node, &self.ledger),
+            None => ContainerAffinity::from_ledger(pod, container, &self.node, &self.ledger),
         }
     }
 

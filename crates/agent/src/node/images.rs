@@ -16,8 +16,8 @@ use crate::supervisor::millis;
 /// Interval between two requests: the time for which upstream caches its list.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Updates `told` until the receivers are gone. While the runtime is unavailable the list is kept.
-pub async fn watch(client: cri::Client, told: watch::Sender<Arc<Vec<Image>>>) {
+/// Updates `images_sender` until the receivers are gone. While the runtime is unavailable the list is kept.
+pub async fn watch(client: cri::Client, images_sender: watch::Sender<Arc<Vec<Image>>>) {
     let mut errors = ErrorLog::default();
     loop {
         match client.call(v1::ListImagesRequest::default()).await {
@@ -26,7 +26,7 @@ pub async fn watch(client: cri::Client, told: watch::Sender<Arc<Vec<Image>>>) {
                     info!(failures, "listed the images of the runtime again");
                 }
                 let images: Vec<Image> = listed.images.into_iter().map(Image::from).collect();
-                told.send_if_modified(|now| {
+                images_sender.send_if_modified(|now| {
                     let changed = **now != images;
                     if changed {
                         *now = Arc::new(images);
@@ -43,7 +43,7 @@ pub async fn watch(client: cri::Client, told: watch::Sender<Arc<Vec<Image>>>) {
         }
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => {}
-            () = told.closed() => return,
+            () = images_sender.closed() => return,
         }
     }
 }

@@ -16,13 +16,13 @@ use crate::admission::{ClassOffer, Offered};
 #[must_use]
 pub fn status(advertised: &v1::ResourcesInfo, strict_names: bool) -> Value {
     let refused = refused(advertised);
-    let told = |resources: &[v1::QosResourceInfo]| -> Value {
+    let rendered = |resources: &[v1::QosResourceInfo]| -> Value {
         let kept = resources.iter().filter(|resource| {
             let name = full_name(&resource.name);
             let unknown = strict_names && is_unknown(name);
             !unknown && !refused.iter().any(|refused| refused == name)
         });
-        let told = kept.map(|resource| {
+        let values = kept.map(|resource| {
             let classes = resource.classes.iter();
             let classes = classes.map(|class| match class.capacity {
                 0 => json!({"name": class.name}),
@@ -34,11 +34,11 @@ pub fn status(advertised: &v1::ResourcesInfo, strict_names: bool) -> Value {
                 "classes": classes.collect::<Vec<_>>(),
             })
         });
-        told.collect()
+        values.collect()
     };
     json!({
-        "podQOSResources": told(&advertised.pod_qos_resources),
-        "containerQOSResources": told(&advertised.container_qos_resources),
+        "podQOSResources": rendered(&advertised.pod_qos_resources),
+        "containerQOSResources": rendered(&advertised.container_qos_resources),
     })
 }
 
@@ -65,10 +65,10 @@ pub fn offer(advertised: &v1::ResourcesInfo) -> ClassOffer {
 
 /// Returns the same from a `status.qosResources` that [`status`] has written.
 #[must_use]
-pub fn offer_of_status(told: &Value) -> ClassOffer {
+pub fn offer_of_status(status: &Value) -> ClassOffer {
     let mut resources = BTreeMap::new();
     for (for_pods, list) in [(true, "podQOSResources"), (false, "containerQOSResources")] {
-        for resource in told[list].as_array().into_iter().flatten() {
+        for resource in status[list].as_array().into_iter().flatten() {
             let Some(name) = resource["name"].as_str() else { continue };
             let classes = resource["classes"].as_array().into_iter().flatten();
             let classes = classes.filter_map(|class| {

@@ -90,13 +90,13 @@ pub(super) fn described(other: &Value) -> (Description, Observation) {
 }
 
 /// Returns the images of a recorded status.
-fn images(told: &Value) -> Vec<Image> {
+fn images(list_value: &Value) -> Vec<Image> {
     let read = |image: &Value| {
         let names = list(&image["names"]).iter().map(|name| name.as_str().unwrap().to_owned());
         let (digests, tags) = names.partition(|name| name.contains('@'));
         Image { digests, tags, bytes: image["sizeBytes"].as_u64().unwrap(), ..Image::default() }
     };
-    list(told).iter().rev().map(read).collect()
+    list(list_value).iter().rev().map(read).collect()
 }
 
 fn without_runtime_network(now: &mut Observation) {
@@ -115,10 +115,10 @@ fn recorded_nodes_come_out_the_same() {
     for line in lines(FILE).iter().filter(|line| line["kind"] == "node") {
         let mut expected = line["object"].clone();
         let (mut description, mut now) = described(&Value::Null);
-        let told = &expected["status"];
+        let recorded = &expected["status"];
         description.declared_features =
-            serde_json::from_value(told["declaredFeatures"].clone()).unwrap();
-        now.images = Arc::new(images(&told["images"]));
+            serde_json::from_value(recorded["declaredFeatures"].clone()).unwrap();
+        now.images = Arc::new(images(&recorded["images"]));
         if line["id"] == "node-registered-not-ready" {
             without_runtime_network(&mut now);
         }
@@ -189,7 +189,7 @@ fn recorded_lives_of_nodes_come_out_the_same() {
         let mut first = id != "runtime-restart" && id != "node-after-device-plugin-left";
         let well = conditions(&Value::Null, Pressure::default(), &[], TIME, false);
         let mut before = Value::from(well.conditions);
-        let mut told = Vec::new();
+        let mut changes = Vec::new();
         for snapshot in list(&line["snapshots"]) {
             let down = list(&snapshot["conditions"])
                 .iter()
@@ -212,22 +212,22 @@ fn recorded_lives_of_nodes_come_out_the_same() {
                 condition.retain(|field, _| !field.starts_with("last"));
             }
             assert_eq!(conditions, expected["conditions"], "{id}");
-            told.extend(after.changes);
+            changes.extend(after.changes);
             before = after.conditions.into();
             first = false;
             seen += 1;
         }
         let name = "node-1".to_owned();
-        let mut told: Vec<String> = told
+        let mut changes: Vec<String> = changes
             .into_iter()
             .map(|is| AgentEvent::Node { name: name.clone(), is }.to_string())
             .collect();
         let events = list(&line["events"]).iter().map(|event| event["message"].as_str().unwrap());
         let mut expected: Vec<&str> =
             events.filter(|message| message.starts_with("Node node-1 status")).collect();
-        told.sort();
+        changes.sort();
         expected.sort_unstable();
-        assert_eq!(told, expected, "{id}");
+        assert_eq!(changes, expected, "{id}");
     }
     assert!(seen >= 8, "only {seen} states of nodes were recorded");
 }

@@ -65,10 +65,10 @@ fn the_largest_images_are_reported_with_few_names() {
         ..Image::default()
     };
     now.images = Arc::new((1..=60).map(image).collect());
-    let told = status(&description, &now)["images"].clone();
-    assert_eq!(list(&told).len(), 50);
-    assert_eq!(told[0]["sizeBytes"], 60);
-    assert_eq!(list(&told[0]["names"]).len(), 5);
+    let found = status(&description, &now)["images"].clone();
+    assert_eq!(list(&found).len(), 50);
+    assert_eq!(found[0]["sizeBytes"], 60);
+    assert_eq!(list(&found[0]["names"]).len(), 5);
     description.settings.max_images = None;
     assert_eq!(list(&status(&description, &now)["images"]).len(), 60);
     description.settings.max_images = Some(0);
@@ -99,13 +99,13 @@ fn runtime_features_are_reported() {
     runtime.tells_features = true;
     runtime.supplemental_groups_policy = true;
     runtime.classes = Some(advertised());
-    let told = status(&description, &now);
+    let found = status(&description, &now);
     let features = json!({"recursiveReadOnlyMounts": true, "userNamespaces": false});
     let handlers =
         [json!({"name": "", "features": features}), json!({"name": "runc", "features": features})];
-    assert_eq!(told["runtimeHandlers"], json!(handlers));
-    assert_eq!(told["features"], json!({"supplementalGroupsPolicy": true}));
-    assert_eq!(told["qosResources"]["containerQOSResources"][0]["name"], "k8s.io/rdt");
+    assert_eq!(found["runtimeHandlers"], json!(handlers));
+    assert_eq!(found["features"], json!({"supplementalGroupsPolicy": true}));
+    assert_eq!(found["qosResources"]["containerQOSResources"][0]["name"], "k8s.io/rdt");
     description.config.feature_gates = objects::FeatureGates::default();
     assert_eq!(status(&description, &now)["qosResources"], Value::Null);
 }
@@ -160,8 +160,8 @@ fn unknown_official_names_are_reported_only_without_strictness() {
     let mut advertised = advertised();
     advertised.container_qos_resources[1].name = "disk".to_owned();
     let names = |strict| {
-        let told = qos_resources::status(&advertised, strict);
-        let containers = told["containerQOSResources"].as_array().unwrap().clone();
+        let found = qos_resources::status(&advertised, strict);
+        let containers = found["containerQOSResources"].as_array().unwrap().clone();
         containers.iter().map(|resource| resource["name"].clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(true), ["k8s.io/rdt"]);
@@ -179,8 +179,8 @@ fn problems_are_listed_as_go_lists_errors() {
     };
     Arc::make_mut(runtime).ready = unmet("A");
     Arc::make_mut(runtime).network = unmet("B");
-    let told = conditions(&Value::Null, Pressure::default(), &now.runtime.problems(), "t", false);
-    let ready = told.conditions.last().unwrap();
+    let found = conditions(&Value::Null, Pressure::default(), &now.runtime.problems(), "t", false);
+    let ready = found.conditions.last().unwrap();
     assert_eq!(
         ready["message"],
         "[container runtime not ready: RuntimeReady=false reason:A message:no, container runtime \

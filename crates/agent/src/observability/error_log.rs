@@ -1,7 +1,7 @@
 //! Decides which errors of a retry loop are logged: [`ErrorLog`] reports changes, not repetitions.
 //!
-//! A loop calls [`ErrorLog::failed`] after each failure and [`ErrorLog::recovered`] after each success. It
-//! logs only if the answer says so. The caller writes the message, so that it has the caller's fields.
+//! A loop calls [`ErrorLog::failed`] after each failure and [`ErrorLog::recovered`] after each success. The
+//! results show when to log. The loop writes the message itself, with its own fields.
 
 use std::fmt::Display;
 

@@ -154,8 +154,8 @@ impl Lister {
     }
 
     /// Counts a request and whether it failed.
-    fn asked<T>(&self, question: PodResourcesCall, answer: Result<T, Status>) -> Result<T, Status> {
-        self.context.metrics.pod_resources.observe(question, answer.is_err());
+    fn counted<T>(&self, call: PodResourcesCall, answer: Result<T, Status>) -> Result<T, Status> {
+        self.context.metrics.pod_resources.observe(call, answer.is_err());
         answer
     }
 
@@ -170,7 +170,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
-        self.asked(PodResourcesCall::List, self.check_rate())?;
+        self.counted(PodResourcesCall::List, self.check_rate())?;
         let pods = self.pods();
         let ledger = self.context.ledger();
         let of = |pod: &Arc<Pod>| response::pod(pod, ledger.node(), ledger.contents());
@@ -182,7 +182,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
-        self.asked(PodResourcesCall::Allocatable, self.check_rate())?;
+        self.counted(PodResourcesCall::Allocatable, self.check_rate())?;
         let ledger = self.context.ledger();
         Ok(Response::new(response::allocatable(ledger.node(), ledger.contents())))
     }
@@ -191,10 +191,10 @@ impl PodResourcesLister for Lister {
         &self,
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
-        let asked = request.into_inner();
+        let request = request.into_inner();
         let pods = self.pods();
-        let found = self.check_rate().and_then(|()| response::find(&pods, &asked));
-        let found = self.asked(PodResourcesCall::Get, found)?;
+        let found = self.check_rate().and_then(|()| response::find(&pods, &request));
+        let found = self.counted(PodResourcesCall::Get, found)?;
         let ledger = self.context.ledger();
         let pod_resources = Some(response::pod(found, ledger.node(), ledger.contents()));
         Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))

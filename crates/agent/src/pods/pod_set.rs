@@ -230,8 +230,8 @@ impl PodSet {
     /// Releases the ledger's resources of pods that are unknown and not running.
     fn release_forgotten(&self, known: &BTreeSet<&str>) {
         let mut ledger = self.context.ledger();
-        let booked: Vec<PodUid> = ledger.contents().pods().cloned().collect();
-        for uid in booked {
+        let held_by: Vec<PodUid> = ledger.contents().pods().cloned().collect();
+        for uid in held_by {
             let runs = self.summaries.get(uid.as_str()).is_some_and(PodSummary::is_alive);
             if known.contains(uid.as_str()) || runs {
                 continue;

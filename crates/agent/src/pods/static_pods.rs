@@ -206,8 +206,8 @@ fn contents(path: &Path) -> io::Result<Option<String>> {
     let mut text = String::new();
     let read = fs::File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > LARGEST {
-        let words = format!("larger than {LARGEST} bytes, the largest size of a manifest");
-        return Err(io::Error::new(ErrorKind::InvalidData, words));
+        let message = format!("larger than {LARGEST} bytes, the largest size of a manifest");
+        return Err(io::Error::new(ErrorKind::InvalidData, message));
     }
     Ok(Some(text))
 }

@@ -29,7 +29,7 @@ pub struct Leftovers {
     pub directories: BTreeSet<String>,
     pub logs: BTreeMap<String, PathBuf>,
     /// Pods that are in the ledger.
-    pub booked: BTreeSet<String>,
+    pub ledger_pods: BTreeSet<String>,
 }
 
 impl Leftovers {
@@ -39,7 +39,7 @@ impl Leftovers {
         self.cgroups.retain(|uid, _| !is_known(uid));
         self.directories.retain(|uid| !is_known(uid));
         self.logs.retain(|uid, _| !is_known(uid));
-        self.booked.retain(|uid| !is_known(uid));
+        self.ledger_pods.retain(|uid| !is_known(uid));
         self
     }
 
@@ -59,7 +59,7 @@ pub async fn left(context: &AgentContext) -> Option<Leftovers> {
 }
 
 async fn observe(context: &AgentContext) -> Leftovers {
-    let booked = context.ledger().contents().pods().map(ToString::to_string).collect();
+    let ledger_pods = context.ledger().contents().pods().map(ToString::to_string).collect();
     let (cgroups, volumes) = (context.cgroups.clone(), context.volumes.clone());
     let logs = PathBuf::from(&context.node_env().log_dir);
     let listed = tokio::task::spawn_blocking(move || {
@@ -75,7 +75,7 @@ async fn observe(context: &AgentContext) -> Leftovers {
         (cgroups.unwrap_or_default(), directories.into_iter().collect(), logs)
     });
     let (cgroups, directories, logs) = listed.await.unwrap_or_default();
-    Leftovers { cgroups, directories, logs, booked }
+    Leftovers { cgroups, directories, logs, ledger_pods }
 }
 
 /// Finds directories named `namespace_name_uid`. Others are not the agent's.
@@ -121,7 +121,7 @@ async fn sweep_logged(context: &AgentContext, errors: &mut RemovalErrors) {
     if left.is_nothing() {
         return;
     }
-    release(context, &left.booked, errors).await;
+    release(context, &left.ledger_pods, errors).await;
     for (uid, path) in &left.cgroups {
         if is_free(context, uid) {
             let done = remove_cgroup(context, uid, path).await;
@@ -222,14 +222,14 @@ mod tests {
                 .into(),
             directories: set(&["a", "b"]),
             logs: [("a".to_owned(), "x_y_a".into()), ("c".to_owned(), "x_y_c".into())].into(),
-            booked: set(&["b"]),
+            ledger_pods: set(&["b"]),
         };
         let left = all.clone().beyond(|uid| uid == "a");
         let cgroups: Vec<&str> = left.cgroups.values().map(String::as_str).collect();
         assert_eq!(cgroups, ["/kubepods/burstable/podb"]);
         assert_eq!(left.directories, set(&["b"]));
         assert_eq!(left.logs.keys().collect::<Vec<_>>(), ["c"]);
-        assert_eq!(left.booked, set(&["b"]));
+        assert_eq!(left.ledger_pods, set(&["b"]));
         assert!(all.beyond(|_| true).is_nothing());
     }
 

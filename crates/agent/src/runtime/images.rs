@@ -149,7 +149,7 @@ impl Images {
             record(event);
             return Err(ImageError { reason: "ImagePullBackOff", message });
         }
-        let asked = Instant::now();
+        let waiting_since = Instant::now();
         record(AgentEvent::Pulling { image: image.clone() });
         // The semaphore is closed only when the agent stops.
         let Ok(_permit) = self.pulls.acquire().await else {
@@ -160,7 +160,7 @@ impl Images {
         match self.pull_with_any(wanted, full).await {
             Ok(present) => {
                 let bytes = self.size(full).await;
-                let (took, waited) = (begun.elapsed(), asked.elapsed());
+                let (took, waited) = (begun.elapsed(), waiting_since.elapsed());
                 record(AgentEvent::Pulled { image, took, waited, bytes });
                 let mut backoffs = self.backoffs();
                 backoffs.failures.remove(&key);

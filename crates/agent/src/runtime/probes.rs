@@ -134,13 +134,13 @@ impl ProbeLoop {
                     None => return,
                 },
                 // The table's own sender keeps this channel open.
-                Some((asked, answer)) = answered.recv() => {
-                    count(&counter, &asked, answer.good());
-                    table.answer(&asked, answer, clock.now().millis)
+                Some((request, answer)) = answered.recv() => {
+                    count(&counter, &request, answer.good());
+                    table.answer(&request, answer, clock.now().millis)
                 }
                 () = until(due) => {
-                    for asked in table.ask(clock.now().millis) {
-                        tokio::spawn(put(runtime.clone(), asked, answers.clone()));
+                    for request in table.take_due(clock.now().millis) {
+                        tokio::spawn(put(runtime.clone(), request, answers.clone()));
                     }
                     Vec::new()
                 }
@@ -170,9 +170,9 @@ impl Counter {
     }
 }
 
-fn count(counter: &Counter, asked: &ProbeRequest, good: Option<bool>) {
-    let of = &asked.pod.metadata;
-    let kind = match asked.kind {
+fn count(counter: &Counter, request: &ProbeRequest, good: Option<bool>) {
+    let metadata = &request.pod.metadata;
+    let kind = match request.kind {
         ProbeKind::Liveness => "Liveness",
         ProbeKind::Readiness => "Readiness",
         ProbeKind::Startup => "Startup",
@@ -182,7 +182,14 @@ fn count(counter: &Counter, asked: &ProbeRequest, good: Option<bool>) {
         Some(false) => "failed",
         None => "unknown",
     };
-    counter.increment(&[&asked.container, &of.namespace, &of.name, &of.uid, kind, result]);
+    counter.increment(&[
+        &request.container,
+        &metadata.namespace,
+        &metadata.name,
+        &metadata.uid,
+        kind,
+        result,
+    ]);
 }
 
 async fn until(due: Option<Instant>) {
@@ -195,28 +202,28 @@ async fn until(due: Option<Instant>) {
 /// Executes one probe.
 async fn put(
     runtime: cri::Client,
-    asked: ProbeRequest,
+    request: ProbeRequest,
     answers: mpsc::UnboundedSender<(ProbeRequest, ProbeOutcome)>,
 ) {
-    let pod = Arc::clone(&asked.pod);
-    let found = pod.container(&asked.container).map(|(_, container)| container);
-    let Some((container, probe)) = found.and_then(|c| Some((c, probe_of(c, asked.kind)?))) else {
+    let pod = Arc::clone(&request.pod);
+    let found = pod.container(&request.container).map(|(_, container)| container);
+    let Some((container, probe)) = found.and_then(|c| Some((c, probe_of(c, request.kind)?))) else {
         return;
     };
     let question = ProbeInput {
         pod: &pod,
         container,
-        id: &asked.id,
-        pod_ip: &asked.pod_ip,
+        id: &request.id,
+        pod_ip: &request.pod_ip,
         handler: &probe.handler,
-        timeout_seconds: asked.timeout_seconds,
+        timeout_seconds: request.timeout_seconds,
     };
     let answer = caught(execute::probe(&runtime, &question)).await.unwrap_or_else(|panicked| {
         let (pod, uid, container) = (pod.full_name(), &pod.metadata.uid, &container.name);
-        error!(pod, uid, container, probe = ?asked.kind, cause = %panicked, "a probe panicked");
+        error!(pod, uid, container, probe = ?request.kind, cause = %panicked, "a probe panicked");
         ProbeOutcome::Error(panicked.to_string())
     });
-    let _ = answers.send((asked, answer));
+    let _ = answers.send((request, answer));
 }
 
 /// The clock of the table.

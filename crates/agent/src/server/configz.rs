@@ -66,16 +66,16 @@ mod tests {
 
     #[test]
     fn written_fields_override_defaults() {
-        let told = in_force(json!({"maxPods": 3, "clusterDomain": "x", "podPidsLimit": null}));
-        assert_eq!((&told["maxPods"], &told["clusterDomain"]), (&3.into(), &"x".into()));
-        assert_eq!(told["podPidsLimit"], -1);
+        let effective = in_force(json!({"maxPods": 3, "clusterDomain": "x", "podPidsLimit": null}));
+        assert_eq!((&effective["maxPods"], &effective["clusterDomain"]), (&3.into(), &"x".into()));
+        assert_eq!(effective["podPidsLimit"], -1);
     }
 
     #[test]
     fn defaults_are_those_that_the_configuration_has() {
-        let told = in_force(json!({"kind": "KubeletConfiguration",
+        let effective = in_force(json!({"kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1"}));
-        let (read, warnings) = objects::kubelet_config::read(&told.to_string()).unwrap();
+        let (read, warnings) = objects::kubelet_config::read(&effective.to_string()).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
         let usual = objects::KubeletConfig::default();
         let typed = |config: &objects::KubeletConfig| objects::KubeletConfig {

@@ -43,7 +43,7 @@ pub(super) fn logged<'a>(
         let text = format!("container {name:?} not found in pod {pod_name:?}");
         return Err(Refusal::new(StatusCode::NOT_FOUND, text));
     }
-    let bad = |words: &str| Refusal::bad(format!("container {name:?} in pod {pod_name:?} {words}"));
+    let bad = |text: &str| Refusal::bad(format!("container {name:?} in pod {pod_name:?} {text}"));
     let Some(status) = statuses(pod).find(|status| status["name"] == name) else {
         return Err(bad("is not available"));
     };
@@ -68,7 +68,7 @@ pub(super) fn logged<'a>(
     if state["terminated"].is_object() || last.is_object() {
         return Err(bad("is terminated"));
     }
-    let words = match state["waiting"]["reason"].as_str() {
+    let text = match state["waiting"]["reason"].as_str() {
         Some("ErrImagePull") => "is waiting to start: image can't be pulled".to_owned(),
         Some("ImagePullBackOff") => {
             "is waiting to start: trying and failing to pull image".to_owned()
@@ -76,7 +76,7 @@ pub(super) fn logged<'a>(
         Some(reason) => format!("is waiting to start: {reason}"),
         None => "is waiting to start - no logs yet".to_owned(),
     };
-    Err(bad(&words))
+    Err(bad(&text))
 }
 
 /// Returns the runtime's id of a running container.

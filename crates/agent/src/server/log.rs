@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn options_that_cannot_be_are_refused_by_name() {
-        for (query, words) in [
+        for (query, text) in [
             ("tailLines=x", "tailLines: Invalid value: \"x\": must be a whole number"),
             ("tailLines=-1", "tailLines"),
             ("limitBytes=99999999999999999999", "limitBytes"),
@@ -170,7 +170,7 @@ mod tests {
         ] {
             let refusal = options(&request(query), Timestamp::new(0, 0)).unwrap_err();
             assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
-            assert!(refusal.text.contains(words), "{}", refusal.text);
+            assert!(refusal.text.contains(text), "{}", refusal.text);
         }
     }
 }

@@ -42,12 +42,12 @@ impl Streams {
 }
 
 /// Collects the words of a command.
-fn command<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Refusal> {
-    let words: Vec<String> = words.map(str::to_owned).collect();
-    if words.is_empty() {
+fn command<'a>(arguments: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Refusal> {
+    let arguments: Vec<String> = arguments.map(str::to_owned).collect();
+    if arguments.is_empty() {
         return Err(Refusal::bad("you must specify at least 1 command for the container"));
     }
-    Ok(words)
+    Ok(arguments)
 }
 
 impl Server {
@@ -87,14 +87,14 @@ impl Server {
         let cmd = command(request.parameter("cmd").split_whitespace())?;
         let rpc = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
         let answer = self.runtime.call(rpc).await.map_err(|e| Refusal::of_runtime(&e))?;
-        let said = [answer.stdout, answer.stderr].concat();
+        let output = [answer.stdout, answer.stderr].concat();
         match answer.exit_code {
-            0 => Ok(document(StatusCode::OK, TEXT, said)),
+            0 => Ok(document(StatusCode::OK, TEXT, output)),
             code => {
                 let text = format!(
                     "command {:?} exited with {code}: {}",
                     request.parameter("cmd"),
-                    String::from_utf8_lossy(&said)
+                    String::from_utf8_lossy(&output)
                 );
                 Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
             }
@@ -197,8 +197,8 @@ fn upgrade_request(
     request: &ServerRequest,
     url: &str,
 ) -> Result<(String, u16, Request<Full<Bytes>>), Refusal> {
-    let failed = |words: &str| {
-        let text = format!("the runtime gave {url:?} for the stream, {words}");
+    let failed = |reason: &str| {
+        let text = format!("the runtime gave {url:?} for the stream, {reason}");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     };
     let uri: Uri = url.parse().map_err(|_| failed("which is no URL"))?;
@@ -271,14 +271,14 @@ mod tests {
             (&headers["host"], &headers["upgrade"]),
             (&HeaderValue::from_static("[::1]:4321"), &HeaderValue::from_static("SPDY/3.1"),)
         );
-        for (url, words) in [
+        for (url, reason) in [
             ("https://127.0.0.1:1/x", "enable_tls_streaming"),
             ("unix:///x", "no URL"),
             ("/exec/x", "no http:// URL"),
             ("http://", "no URL"),
         ] {
             let refusal = upgrade_request(&request("", "SPDY/3.1"), url).unwrap_err();
-            assert!(refusal.text.contains(words), "{url}: {}", refusal.text);
+            assert!(refusal.text.contains(reason), "{url}: {}", refusal.text);
         }
     }
 }

@@ -366,10 +366,11 @@ fn a_reported_exit_stays_when_the_pod_terminates() {
 
 #[test]
 fn a_pod_that_is_over_is_not_being_resized() {
-    let said = ResizeOutcome { reason: "Error".to_owned(), message: String::new(), generation: 2 };
+    let outcome =
+        ResizeOutcome { reason: "Error".to_owned(), message: String::new(), generation: 2 };
     let check = |seen_now: &str, expected: bool| {
         let value = json!({"spec": {"containers": [{"name": "a"}], "restartPolicy": "Never"}});
-        let resize = Resize { in_progress: Some(said.clone()), ..Resize::default() };
+        let resize = Resize { in_progress: Some(outcome.clone()), ..Resize::default() };
         let inputs = StatusInputs { resize, ..inputs() };
         let status = generate(&pod(value), &observed(seen_now), &inputs);
         assert_eq!(status.condition("PodResizeInProgress").is_some(), expected, "{seen_now}");

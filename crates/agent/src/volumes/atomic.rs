@@ -23,7 +23,7 @@ use host::os::owners;
 
 use super::contents::File;
 use super::directories::random_name;
-use super::{Problem, words};
+use super::{Problem, go_error};
 
 /// The link that makes files visible, and its replacement.
 const DATA: &str = "..data";
@@ -71,7 +71,7 @@ pub(super) fn write(
 
 fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Problem {
     let path = path.display().to_string();
-    move |error| Problem::Io { step, path, why: words(&error) }
+    move |error| Problem::Io { step, path, why: go_error(&error) }
 }
 
 /// Rejects a path that this system may interpret as leading elsewhere.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use host::file_kind;
 use host::os::owners;
 
-use super::{VolumeError, Volumes, words};
+use super::{VolumeError, Volumes, go_error};
 use crate::spec::Pod;
 
 /// Modes of directories and files that pods do not write to.
@@ -28,7 +28,7 @@ const TERMINATION_LOG: u32 = 0o666;
 /// Adds the step and the path to an I/O error.
 pub(super) fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.display().to_string();
-    move |error| VolumeError::Io { step, path, why: words(&error) }
+    move |error| VolumeError::Io { step, path, why: go_error(&error) }
 }
 
 /// Checks that a name is a single path component: names from manifests were not validated.

@@ -8,7 +8,7 @@ use std::path::Path;
 use host::file_kind::{FileKind, kind_of};
 use host::os::owners;
 
-use super::{Problem, words};
+use super::{Problem, go_error};
 
 /// Modes of created directories and files.
 const DIRECTORY: u32 = 0o755;
@@ -52,7 +52,7 @@ pub(super) fn check(path: &str, kind: &str) -> Result<(), Problem> {
             return Err(problem(text));
         }
         Ok(None) => format!("path {path:?} does not exist"),
-        Err(error) => words(&error),
+        Err(error) => go_error(&error),
     };
     Err(problem(format!(
         "hostPath type check failed, {path} is not a {what}, unable to determine its type: {why}"
@@ -75,7 +75,7 @@ fn make_directory(path: &str) -> Result<(), Problem> {
         missing.push(directory);
         at = directory.parent();
     }
-    let failed = |error: std::io::Error| problem(format!("mkdir {path}: {}", words(&error)));
+    let failed = |error: std::io::Error| problem(format!("mkdir {path}: {}", go_error(&error)));
     for directory in missing.into_iter().rev() {
         fs::create_dir(directory).map_err(failed)?;
         owners::set_mode(directory, DIRECTORY).map_err(failed)?;
@@ -84,7 +84,7 @@ fn make_directory(path: &str) -> Result<(), Problem> {
 }
 
 fn make_file(path: &str) -> Result<(), Problem> {
-    let failed = |error: std::io::Error| problem(format!("open {path}: {}", words(&error)));
+    let failed = |error: std::io::Error| problem(format!("open {path}: {}", go_error(&error)));
     fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;
     owners::set_mode(Path::new(path), FILE).map_err(failed)
 }

@@ -13,7 +13,7 @@ use host::os::{mounts, owners};
 
 use super::contents::{Content, Contents, File, Medium};
 use super::directories::{EMPTY_DIR, checked, make};
-use super::{Problem, VolumeError, Volumes, atomic, fs_group, host_path, words};
+use super::{Problem, VolumeError, Volumes, atomic, fs_group, go_error, host_path};
 use crate::runtime::lower::env::Environment;
 use crate::runtime::lower::{MountedVolume, MountedVolumes, expansion};
 use crate::spec::{Container, Pod};
@@ -202,7 +202,7 @@ impl Volumes {
             } else {
                 resolve_beneath(Path::new(host_path), &sub)
             };
-            let path = path.map_err(|error| failed(words(&error)))?;
+            let path = path.map_err(|error| failed(go_error(&error)))?;
             found.insert(position, path.to_string_lossy().into_owned());
         }
         Ok(found)
@@ -221,7 +221,7 @@ fn check_sub_path(sub: &str) -> Result<(), VolumeError> {
 }
 
 fn io_problem(step: &'static str, path: &Path, error: &io::Error) -> Problem {
-    Problem::Io { step, path: path.display().to_string(), why: words(error) }
+    Problem::Io { step, path: path.display().to_string(), why: go_error(error) }
 }
 
 /// Converts an error on the path of a volume to its problem.

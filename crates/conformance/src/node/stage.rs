@@ -124,6 +124,9 @@ impl Default for Shape {
     }
 }
 
+/// The sender that stops the agent, and its task.
+type RunningAgent = (watch::Sender<Option<ShutdownMode>>, JoinHandle<Result<(), TaskError>>);
+
 #[derive(Debug)]
 pub(super) struct Stage {
     scene: Scene,
@@ -132,7 +135,7 @@ pub(super) struct Stage {
     relay: RecordingProxy,
     place: Endpoint,
     door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
-    agent: Option<(watch::Sender<Option<ShutdownMode>>, JoinHandle<Result<(), TaskError>>)>,
+    agent: Option<RunningAgent>,
     server: (watch::Sender<bool>, JoinHandle<()>),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,

@@ -80,7 +80,7 @@ pub async fn audit(context: &AgentContext) -> AuditReport {
     }
     match housekeeping::left(context).await {
         Some(left) => {
-            report.unknown_holders = left.booked.into_iter().collect();
+            report.unknown_holders = left.ledger_pods.into_iter().collect();
             report.leftover_cgroups = left.cgroups.into_values().collect();
             let logs = left.logs.into_values().map(|path| path.display().to_string());
             report.leftover_directories = left.directories.into_iter().chain(logs).collect();
@@ -96,17 +96,17 @@ const SHARED: &str = "the shared pool";
 /// Containers of one pod may share a CPU if at most one of them runs: a container that exited passes its
 /// CPUs on.
 pub(super) fn held_twice(ledger: &Ledger, running: &[TrackedContainer]) -> Vec<SharedExclusiveCpu> {
-    let mut booked: BTreeMap<CpuId, BTreeMap<String, String>> = BTreeMap::new();
+    let mut allocated_cpus: BTreeMap<CpuId, BTreeMap<String, String>> = BTreeMap::new();
     for (pod, containers) in &ledger.cpu.assignments {
         for (container, cpus) in containers {
             for cpu in cpus {
-                let holders = booked.entry(cpu).or_default();
+                let holders = allocated_cpus.entry(cpu).or_default();
                 holders.entry(pod.to_string()).or_insert_with(|| format!("{pod}/{container}"));
             }
         }
     }
     for cpu in &ledger.cpu.shared {
-        if let Some(holders) = booked.get_mut(&cpu) {
+        if let Some(holders) = allocated_cpus.get_mut(&cpu) {
             holders.insert(SHARED.to_owned(), SHARED.to_owned());
         }
     }
@@ -126,9 +126,10 @@ pub(super) fn held_twice(ledger: &Ledger, running: &[TrackedContainer]) -> Vec<S
             }
         }
     }
-    let of_book = booked.into_iter().map(|(cpu, of)| (cpu, of.into_values().collect()));
+    let of_ledger = allocated_cpus.into_iter().map(|(cpu, of)| (cpu, of.into_values().collect()));
     let mut twice: BTreeMap<CpuId, Vec<String>> = BTreeMap::new();
-    for (cpu, holders) in of_book.chain(allocated).filter(|(_, of): &(_, Vec<String>)| of.len() > 1)
+    for (cpu, holders) in
+        of_ledger.chain(allocated).filter(|(_, of): &(_, Vec<String>)| of.len() > 1)
     {
         twice.entry(cpu).or_default().extend(holders);
     }

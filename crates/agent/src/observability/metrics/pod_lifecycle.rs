@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn a_life_is_counted_once_however_often_it_is_shown() {
         let registry = Registry::default();
-        let lives = PodLifecycleMetrics::new(&registry);
+        let metrics = PodLifecycleMetrics::new(&registry);
         let mut pod = json!({
             "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"containers": [{}, {}]},
             "status": {"phase": "Pending"},
         });
-        lives.came(&pod);
+        metrics.came(&pod);
         let at = Timestamp::parse("2026-01-01T00:00:03Z").unwrap();
         let ended = json!({"containerID": "x://1", "exitCode": 3, "reason": "Error"});
         let status = json!({
@@ -169,13 +169,13 @@ mod tests {
         });
         let took =
             StartTiming { known: Duration::from_secs(1), pulling: Duration::from_millis(500) };
-        lives.changed(&pod, &status, took, at);
+        metrics.changed(&pod, &status, took, at);
         pod["status"] = status;
         let again = json!({
             "phase": "Running",
             "containerStatuses": [{"state": {"running": {}}, "lastState": {"terminated": ended}}],
         });
-        lives.changed(&pod, &again, StartTiming { known: Duration::from_secs(9), ..took }, at);
+        metrics.changed(&pod, &again, StartTiming { known: Duration::from_secs(9), ..took }, at);
         let text = registry.render();
         for line in [
             "kubelet_containers_per_pod_count_sum 2",
@@ -194,14 +194,14 @@ mod tests {
     #[test]
     fn refused_pods_are_counted_by_reason() {
         let registry = Registry::default();
-        let lives = PodLifecycleMetrics::new(&registry);
+        let metrics = PodLifecycleMetrics::new(&registry);
         let status = json!({
             "phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: too little",
         });
         let mut pod = json!({"status": {"phase": "Pending"}});
-        lives.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
+        metrics.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
         pod["status"] = status.clone();
-        lives.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
+        metrics.changed(&pod, &status, StartTiming::default(), Timestamp::new(0, 0));
         let text = registry.render();
         assert!(text.contains("rejections_total{reason=\"OutOfcpu\"} 1\n"), "{text}");
     }

@@ -71,14 +71,14 @@ impl PodResourcesMetrics {
     }
 
     /// Counts a request.
-    pub fn observe(&self, question: PodResourcesCall, failed: bool) {
-        let [asked, errors] = match question {
+    pub fn observe(&self, call: PodResourcesCall, failed: bool) {
+        let [requests, errors] = match call {
             PodResourcesCall::List => &self.list,
             PodResourcesCall::Get => &self.get,
             PodResourcesCall::Allocatable => &self.allocatable,
         };
         self.total.increment(&VERSION);
-        asked.increment(&VERSION);
+        requests.increment(&VERSION);
         if failed {
             errors.increment(&VERSION);
         }

@@ -174,9 +174,9 @@ impl SyncMetrics {
 
 /// Returns upstream's name of where a pod sets its resources.
 fn mode(pod: &Pod) -> &'static str {
-    let says = |of: &Requirements| !of.requests.is_empty() || !of.limits.is_empty();
-    let whole = qos::pod_level(pod).is_some_and(says);
-    let parts = pod.containers().any(|(_, container)| says(&container.resources));
+    let has_resources = |of: &Requirements| !of.requests.is_empty() || !of.limits.is_empty();
+    let whole = qos::pod_level(pod).is_some_and(has_resources);
+    let parts = pod.containers().any(|(_, container)| has_resources(&container.resources));
     match (whole, parts) {
         (true, true) => "pod_and_container_level",
         (true, false) => "pod_level",
@@ -195,7 +195,7 @@ mod tests {
     fn pods_are_counted_by_where_their_resources_are_set() {
         let pod = |whole: bool, part: bool| -> Pod {
             let needs = json!({"requests": {"cpu": "1"}});
-            let of = |says: bool| if says { needs.clone() } else { json!({}) };
+            let of = |has_resources: bool| if has_resources { needs.clone() } else { json!({}) };
             let spec = json!({
                 "resources": of(whole), "containers": [{"name": "c", "resources": of(part)}],
             });

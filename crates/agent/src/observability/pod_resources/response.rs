@@ -54,9 +54,9 @@ pub fn allocatable(node: &Node, ledger: &Ledger) -> v1::AllocatableResourcesResp
 /// Returns the requested pod, or upstream's error.
 pub fn find<'a>(
     pods: &'a [Arc<Pod>],
-    asked: &v1::GetPodResourcesRequest,
+    request: &v1::GetPodResourcesRequest,
 ) -> Result<&'a Pod, Status> {
-    let (name, namespace) = (&asked.pod_name, &asked.pod_namespace);
+    let (name, namespace) = (&request.pod_name, &request.pod_namespace);
     let is_it =
         |pod: &&Arc<Pod>| (&pod.metadata.name, &pod.metadata.namespace) == (name, namespace);
     let found = pods.iter().find(is_it).map(AsRef::as_ref);

@@ -74,9 +74,9 @@ fn pods_without_exclusive_resources_are_listed_as_recorded() {
     }
     assert_eq!(answers["GetAllocatableResources"], json!({}));
     assert_eq!(response::allocatable(&node, &ledger), Default::default());
-    let asked =
+    let request =
         v1::GetPodResourcesRequest { pod_name: "nope".into(), pod_namespace: "lives2".into() };
-    let refused = response::find(&[], &asked).unwrap_err();
+    let refused = response::find(&[], &request).unwrap_err();
     let error = &answers["Get missing"]["error"];
     assert_eq!((refused.code(), error["code"].as_str()), (tonic::Code::Unknown, Some("UNKNOWN")));
     assert_eq!(refused.message(), error["message"]);

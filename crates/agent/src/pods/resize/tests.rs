@@ -30,7 +30,7 @@ fn patch(pod: &mut Value, patch: &Value) {
 
 #[test]
 fn recorded_events_are_reproduced() {
-    let mut told = 0;
+    let mut described = 0;
     for line in lines("pods.jsonl.gz").iter().filter(|line| line["family"] == "resize") {
         let mut wanted = defaulted(&line["manifest"]);
         wanted["metadata"]["generation"] = 2.into();
@@ -51,10 +51,10 @@ fn recorded_events_are_reproduced() {
             }
             let error = serde_json::from_str::<Value>(recorded).unwrap()["error"].clone();
             assert_eq!(describe(&wanted, error.as_str()), recorded);
-            told += 1;
+            described += 1;
         }
     }
-    assert_eq!(told, 16);
+    assert_eq!(described, 16);
 }
 
 fn amounts(cpu: &str, memory: &str) -> ResourceList {
@@ -110,8 +110,8 @@ fn feasibility_matches_upstream() {
             classes: &ClassSupport::Annotations,
         };
         let judged = judge(&wanted, &has, &node, &[Neighbour::new(&beside)], &rules);
-        let told = judged.as_ref().err().map(ToString::to_string);
-        assert_eq!(told.as_deref(), expected, "{cpu} {memory}");
+        let found = judged.as_ref().err().map(ToString::to_string);
+        assert_eq!(found.as_deref(), expected, "{cpu} {memory}");
         let deferred = matches!(judged, Err(ResizeRefusal::Deferred(_)));
         assert_eq!(deferred, expected.is_some_and(|text| text.contains("resource: ")));
     }
@@ -246,8 +246,8 @@ fn pod_limits_grow_before_containers_and_shrink_after_them() {
         (limits(7, 1, 1), limits(0, 1, 1), "pod memory max, memory, cpu"),
     ];
     for (from, to, expected) in table {
-        let told: Vec<String> = steps(&from, &to).iter().map(shown).collect();
-        assert_eq!(told.join(", "), expected);
+        let found: Vec<String> = steps(&from, &to).iter().map(shown).collect();
+        assert_eq!(found.join(", "), expected);
     }
 }
 

@@ -59,11 +59,11 @@ pub fn read(
     let found = causes.0.into_iter().map(|cause| located(&document, &cause.field, cause.message));
     let mut problems: Vec<YamlError> = found.collect();
     if let Some((path, kind)) = references::of_api(&pod) {
-        let words = format!("static pods may not reference {kind}");
+        let message = format!("static pods may not reference {kind}");
         problems.push(YamlError {
             mark: document.locate(&path),
             path,
-            problem: Problem::Other(words),
+            problem: Problem::Other(message),
         });
     }
     if !problems.is_empty() {
@@ -84,20 +84,20 @@ fn document(text: &str) -> Result<Node, ManifestError> {
     }
     let mut whole = documents.into_iter().filter(|document| !document.is_null());
     let Some(document) = whole.next() else {
-        let words = "the file is empty; a static pod is one object of kind Pod";
-        return Err(ManifestError::at(Mark::START, FieldPath::root(), words));
+        let message = "the file is empty; a static pod is one object of kind Pod";
+        return Err(ManifestError::at(Mark::START, FieldPath::root(), message));
     };
     if let Some(second) = whole.next() {
-        let words = "a second object begins here; a file must contain one static pod";
-        return Err(ManifestError::at(second.mark, FieldPath::root(), words));
+        let message = "a second object begins here; a file must contain one static pod";
+        return Err(ManifestError::at(second.mark, FieldPath::root(), message));
     }
     for (field, wanted) in [("apiVersion", "v1"), ("kind", "Pod")] {
         let found = document.get_text(field);
         if found != Some(wanted) {
             let path = FieldPath::of(field);
             let found = found.map_or("nothing".to_owned(), |found| format!("{found:?}"));
-            let words = format!("should be {wanted:?}, found {found}");
-            return Err(ManifestError::at(document.locate(&path), path, words));
+            let message = format!("should be {wanted:?}, found {found}");
+            return Err(ManifestError::at(document.locate(&path), path, message));
         }
     }
     Ok(document)
@@ -117,17 +117,17 @@ fn decoded(document: &Node) -> Result<Value, ManifestError> {
             | DecodeError::TooDeep { path } => path.as_str(),
             DecodeError::Syntax(_) | DecodeError::TooLarge(_) => "",
         };
-        let words = match &error {
+        let message = match &error {
             DecodeError::Type { found, wanted, .. } => format!("expected {wanted}, found {found}"),
             other => other.to_string(),
         };
-        ManifestError(vec![located(document, path, words)])
+        ManifestError(vec![located(document, path, message)])
     })
 }
 
-fn located(document: &Node, field: &str, words: String) -> YamlError {
+fn located(document: &Node, field: &str, message: String) -> YamlError {
     let path = path(field);
-    YamlError { mark: document.locate(&path), path, problem: Problem::Other(words) }
+    YamlError { mark: document.locate(&path), path, problem: Problem::Other(message) }
 }
 
 /// Parses a path such as `spec.containers[0].resources.limits[cpu]`.

@@ -191,12 +191,12 @@ async fn act(
     node: &str,
     node_uid: Option<&str>,
 ) -> Result<(), String> {
-    let words = |error: Error| error.to_string();
+    let message = |error: Error| error.to_string();
     match action {
         Action::Delete { name: (namespace, name), uid } => {
             let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(uid) };
             let done = api.delete(PODS, namespace, name, &options).await;
-            ignore_not_found(done).map_err(words)
+            ignore_not_found(done).map_err(message)
         }
         Action::Create(name) => {
             // Without a Node object it would have no owner.

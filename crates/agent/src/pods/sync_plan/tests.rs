@@ -92,15 +92,15 @@ fn observed(containers: &str) -> RuntimePod {
 
 /// Renders a plan in short form: kills with a dash, starts with a plus.
 fn short(plan: &Plan) -> String {
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if plan.kill_pod {
-        words.push("kill pod".to_owned());
+        parts.push("kill pod".to_owned());
     }
-    words.extend(plan.kill.iter().map(|kill| format!("-{}", kill.container)));
-    words.extend(plan.create_sandbox.map(|attempt| format!("sandbox {attempt}")));
-    words.extend(plan.start.iter().map(|(_, name)| format!("+{name}")));
-    words.extend(plan.remove.iter().map(|id| format!("x{id}")));
-    words.join(" ")
+    parts.extend(plan.kill.iter().map(|kill| format!("-{}", kill.container)));
+    parts.extend(plan.create_sandbox.map(|attempt| format!("sandbox {attempt}")));
+    parts.extend(plan.start.iter().map(|(_, name)| format!("+{name}")));
+    parts.extend(plan.remove.iter().map(|id| format!("x{id}")));
+    parts.join(" ")
 }
 
 #[test]
@@ -254,11 +254,11 @@ fn failed_probes_kill_and_restart_according_to_the_policy() {
         assert_eq!(found.kill.first().map_or("", |kill| &kill.message), message);
     };
     let results = FakeResults { liveness: failing("a"), ..FakeResults::default() };
-    let words = "Container a failed liveness probe";
+    let parts = "Container a failed liveness probe";
     let startup = BTreeMap::from([("s".to_owned(), Health::Success)]);
     let results = FakeResults { startup: startup.clone(), ..results };
-    check(RestartPolicy::Never, &results, "-a", words);
-    check(RestartPolicy::Always, &results, "-a +a", &format!("{words}, will be restarted"));
+    check(RestartPolicy::Never, &results, "-a", parts);
+    check(RestartPolicy::Always, &results, "-a +a", &format!("{parts}, will be restarted"));
     let results = FakeResults { liveness: failing("s"), startup, ..FakeResults::default() };
     check(RestartPolicy::Never, &results, "-s +s", "Init container s failed liveness probe");
     let results = FakeResults { startup: failing("s"), ..FakeResults::default() };

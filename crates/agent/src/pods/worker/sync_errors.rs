@@ -31,7 +31,7 @@ impl SyncErrors {
         };
     }
 
-    /// Notes that a step waits for its back-off, so that a sync without errors is no recovery.
+    /// Notes that a step waits for its back-off, so that a sync without errors does not count as a recovery.
     pub(super) fn postpone(&mut self) {
         self.postponed = true;
     }

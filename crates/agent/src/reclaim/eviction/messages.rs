@@ -14,9 +14,14 @@ pub(super) fn low(reclaim: &Reclaim) -> String {
 }
 
 /// A container that uses more than its request.
-pub(super) fn larger(container: &str, used: &Quantity, asked: &Quantity, resource: &str) -> String {
+pub(super) fn larger(
+    container: &str,
+    used: &Quantity,
+    request: &Quantity,
+    resource: &str,
+) -> String {
     format!(
-        "Container {container} was using {used}, request is {asked}, has larger consumption of \
+        "Container {container} was using {used}, request is {request}, has larger consumption of \
          {resource}. "
     )
 }

@@ -115,24 +115,24 @@ impl Measure {
     /// The pod with the least key is evicted first.
     fn key(self, usage: &PodUsage<'_>) -> (bool, bool, i32, Reverse<i128>) {
         let known = usage.usage.is_some();
-        let (used, asked) = match self {
+        let (used, request) = match self {
             Measure::Memory => {
                 (usage.usage.as_ref().map_or(0, |usage| usage.memory), requested(usage.pod, MEMORY))
             }
             Measure::Processes => (usage.usage.as_ref().map_or(0, |usage| usage.processes), 0),
             Measure::Disk { writable, rest, inodes } => {
-                let asked = if inodes { 0 } else { requested(usage.pod, EPHEMERAL_STORAGE) };
+                let request = if inodes { 0 } else { requested(usage.pod, EPHEMERAL_STORAGE) };
                 let used = usage.usage.as_ref().map_or(0, |usage| {
                     let pick = |disk: &Disk| if inodes { disk.inodes } else { disk.bytes };
                     usage.disk(writable, rest, pick)
                 });
-                (used, asked)
+                (used, request)
             }
         };
         // Processes cannot be requested, so no pod exceeds its request.
-        let exceeds = !matches!(self, Measure::Processes) && used > asked;
+        let exceeds = !matches!(self, Measure::Processes) && used > request;
         let priority = usage.pod.spec.priority.unwrap_or(0);
-        (known, !exceeds, priority, Reverse(i128::from(used) - i128::from(asked)))
+        (known, !exceeds, priority, Reverse(i128::from(used) - i128::from(request)))
     }
 }
 
@@ -170,11 +170,11 @@ fn message(reclaim: &Reclaim, usage: &PodUsage<'_>) -> String {
             // Inodes and processes cannot be requested.
             _ => continue,
         };
-        let asked = container.resources.requests.get(resource).cloned();
-        let asked = asked.unwrap_or_else(Quantity::zero);
+        let request = container.resources.requests.get(resource).cloned();
+        let request = request.unwrap_or_else(Quantity::zero);
         let bytes = Quantity::from_bytes(bytes);
-        if bytes.cmp(&asked) == Ordering::Greater {
-            message.push_str(&messages::larger(&container.name, &bytes, &asked, resource));
+        if bytes.cmp(&request) == Ordering::Greater {
+            message.push_str(&messages::larger(&container.name, &bytes, &request, resource));
         }
     }
     message

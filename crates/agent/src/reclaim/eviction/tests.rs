@@ -252,7 +252,7 @@ fn recorded_evictions_have_the_same_messages() {
             let mut usage = Usage::default();
             let name = pod.spec.containers[0].name.clone();
             let container = ContainerUsage { name, memory: 7 * MI, ..ContainerUsage::default() };
-            let told = if message.starts_with("The node was low") {
+            let found = if message.starts_with("The node was low") {
                 usage.containers.push(container);
                 let limit = EvictionThreshold {
                     signal: EvictionSignal::MemoryAvailable,
@@ -263,8 +263,8 @@ fn recorded_evictions_have_the_same_messages() {
                 let mut eviction = Eviction::new(vec![limit], Duration::ZERO, false);
                 let reclaim = eviction.assess(&memory(5), 0).reclaim.unwrap();
                 let pods = [PodUsage { pod: &pod, usage: Some(usage) }];
-                let told = victim(&reclaim, &pods, false, 0).unwrap().message;
-                told.replace("5Mi", "<QUANTITY>").replace("7Mi", "<QUANTITY>")
+                let found = victim(&reclaim, &pods, false, 0).unwrap().message;
+                found.replace("5Mi", "<QUANTITY>").replace("7Mi", "<QUANTITY>")
             } else {
                 let mut container = container;
                 container.writable.bytes = 7 * MI;
@@ -275,7 +275,7 @@ fn recorded_evictions_have_the_same_messages() {
                 let pods = [PodUsage { pod: &pod, usage: Some(usage) }];
                 over_limit(&pods, false).remove(0).message
             };
-            assert_eq!(told, message, "{}", life["id"]);
+            assert_eq!(found, message, "{}", life["id"]);
             seen += 1;
         }
     }

@@ -38,15 +38,15 @@ pub struct UsageQuery {
 pub async fn collect(
     context: &AgentContext,
     pods: &[Arc<Pod>],
-    asked: UsageQuery,
+    request: UsageQuery,
 ) -> Result<BTreeMap<String, Usage>, cri::Error> {
-    let containers = match asked.runtime {
+    let containers = match request.runtime {
         true => context.runtime.call(v1::ListContainerStatsRequest::default()).await?.stats,
         false => Vec::new(),
     };
-    let sandboxes = if asked.processes { processes(&context.runtime).await? } else { Vec::new() };
+    let sandboxes = if request.processes { processes(&context.runtime).await? } else { Vec::new() };
     let mut on_disk = BTreeMap::new();
-    if asked.disk {
+    if request.disk {
         let (volumes, node_env, pods) =
             (context.volumes.clone(), context.node_env(), pods.to_vec());
         let measuring = tokio::task::spawn_blocking(move || {

@@ -35,20 +35,20 @@ impl ReceivedBytes {
 
 pub(super) struct WriteFirst<S> {
     stream: S,
-    asked: bool,
+    has_written: bool,
     /// The waker of a read before the first write.
     reader: Option<Waker>,
-    heard: ReceivedBytes,
+    received: ReceivedBytes,
 }
 
 impl<S> WriteFirst<S> {
-    pub(super) fn new(stream: S, heard: ReceivedBytes) -> WriteFirst<S> {
-        WriteFirst { stream, asked: false, reader: None, heard }
+    pub(super) fn new(stream: S, received: ReceivedBytes) -> WriteFirst<S> {
+        WriteFirst { stream, has_written: false, reader: None, received }
     }
 
     fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if !self.asked && matches!(written, Poll::Ready(Ok(_))) {
-            self.asked = true;
+        if !self.has_written && matches!(written, Poll::Ready(Ok(_))) {
+            self.has_written = true;
             if let Some(reader) = self.reader.take() {
                 reader.wake();
             }
@@ -63,13 +63,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteFirst<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.asked {
+        if !self.has_written {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.heard.add(buffer.filled().get(before..).unwrap_or_default());
+        self.received.add(buffer.filled().get(before..).unwrap_or_default());
         read
     }
 }

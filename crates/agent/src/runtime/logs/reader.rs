@@ -213,7 +213,7 @@ pub async fn follow<F>(
 where
     F: Future<Output = bool> + Send,
 {
-    let mut asked = Instant::now();
+    let mut last_check = Instant::now();
     // Lines written before the exit of the container was noticed are still read.
     let mut ended = !reader.options.follow;
     loop {
@@ -254,9 +254,9 @@ where
             }
             return Ok(());
         }
-        if asked.elapsed() >= STATE_PERIOD {
+        if last_check.elapsed() >= STATE_PERIOD {
             ended = !runs().await;
-            asked = Instant::now();
+            last_check = Instant::now();
             continue;
         }
         tokio::select! {

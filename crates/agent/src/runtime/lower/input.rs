@@ -166,7 +166,7 @@ impl ContainerAffinity {
 
     /// Returns the affinity of a container from the ledger alone, without its placement.
     #[must_use]
-    pub fn booked(
+    pub fn from_ledger(
         pod: &PodUid,
         container: &str,
         node: &Node,

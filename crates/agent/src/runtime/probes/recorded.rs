@@ -21,7 +21,7 @@ use crate::status::replay::lines;
 #[derive(Clone, Debug)]
 pub(super) struct OneAnswer {
     pub(super) answer: Result<v1::ExecSyncResponse, (Code, String)>,
-    pub(super) asked: Arc<Mutex<Vec<v1::ExecSyncRequest>>>,
+    pub(super) requests: Arc<Mutex<Vec<v1::ExecSyncRequest>>>,
 }
 
 #[tonic::async_trait]
@@ -30,7 +30,7 @@ impl RuntimeService for OneAnswer {
         &self,
         request: Request<v1::ExecSyncRequest>,
     ) -> Result<Response<v1::ExecSyncResponse>, Status> {
-        self.asked.lock().unwrap().push(request.into_inner());
+        self.requests.lock().unwrap().push(request.into_inner());
         match &self.answer {
             Ok(response) => Ok(Response::new(response.clone())),
             Err((code, message)) => Err(Status::new(*code, message.clone())),
@@ -95,7 +95,7 @@ async fn event_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Stri
     let mut runtime = cri::Client::new(endpoint.clone());
     if handler.exec.is_some() {
         let answer = runtime_answer(recorded);
-        runtime = served(&endpoint, OneAnswer { answer, asked: Arc::default() }).await;
+        runtime = served(&endpoint, OneAnswer { answer, requests: Arc::default() }).await;
     } else {
         let port = if recorded.contains("connection refused") {
             closed.port
@@ -114,14 +114,14 @@ async fn event_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Stri
             assert!(recorded.contains("not found"), "cannot be reproduced: {recorded}");
             1
         };
-        let asked = match (&mut handler.http_get, &mut handler.tcp_socket) {
+        let port_of_handler = match (&mut handler.http_get, &mut handler.tcp_socket) {
             (Some(get), _) => &mut get.port,
             (None, Some(tcp)) => &mut tcp.port,
             (None, None) => panic!("unexpected handler: {handler:?}"),
         };
-        if let IntOrString::Int(number) = asked {
+        if let IntOrString::Int(number) = port_of_handler {
             expected = expected.replace(&format!(":{number}"), &format!(":{port}"));
-            *asked = IntOrString::Int(i64::from(port));
+            *port_of_handler = IntOrString::Int(i64::from(port));
         }
     }
     for address in ["<NODE_IP>", "<POD_IP>"] {
@@ -175,7 +175,8 @@ async fn recorded_hook_events_have_equal_texts() {
     use crate::runtime::hooks::{self, Hook};
     let directory = tempfile::tempdir().unwrap();
     let answer = Ok(v1::ExecSyncResponse { exit_code: 2, ..Default::default() });
-    let runtime = served(&endpoint(&directory), OneAnswer { answer, asked: Arc::default() }).await;
+    let runtime =
+        served(&endpoint(&directory), OneAnswer { answer, requests: Arc::default() }).await;
     let mut seen = 0;
     for life in lines("pods.jsonl.gz") {
         for event in life["events"].as_array().into_iter().flatten() {

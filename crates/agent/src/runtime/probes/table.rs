@@ -136,8 +136,8 @@ impl Table {
     }
 
     /// Returns the probes to execute now.
-    pub(super) fn ask(&mut self, now: Millis) -> Vec<ProbeRequest> {
-        let mut asked = Vec::new();
+    pub(super) fn take_due(&mut self, now: Millis) -> Vec<ProbeRequest> {
+        let mut requests = Vec::new();
         for ProbedPod { pod, pod_ip, probes } in self.pods.values_mut() {
             for ContainerProbe { container, cycle } in probes {
                 if cycle.due().is_none_or(|due| due > now) {
@@ -145,7 +145,7 @@ impl Table {
                 }
                 let (kind, timeout_seconds) = (cycle.kind, cycle.timing.timeout_seconds);
                 let Some(id) = cycle.ask(now) else { continue };
-                asked.push(ProbeRequest {
+                requests.push(ProbeRequest {
                     pod: Arc::clone(pod),
                     pod_ip: pod_ip.clone(),
                     container: container.clone(),
@@ -155,36 +155,37 @@ impl Table {
                 });
             }
         }
-        asked
+        requests
     }
 
     /// Records the outcome of a probe.
     pub(super) fn answer(
         &mut self,
-        asked: &ProbeRequest,
+        request: &ProbeRequest,
         answer: ProbeOutcome,
         now: Millis,
     ) -> Vec<ProbeReport> {
-        let uid = &asked.pod.metadata.uid;
+        let uid = &request.pod.metadata.uid;
         let Some(followed) = self.pods.get_mut(uid) else { return Vec::new() };
         let probes = &mut followed.probes;
-        let Some(watched) = probes.iter_mut().find(|w| w.is(&asked.container, asked.kind)) else {
+        let Some(watched) = probes.iter_mut().find(|w| w.is(&request.container, request.kind))
+        else {
             return Vec::new();
         };
-        if watched.cycle.container() != Some(&asked.id) {
+        if watched.cycle.container() != Some(&request.id) {
             return Vec::new();
         }
-        let healthy = watched.cycle.answer(&asked.id, answer.good(), now);
-        let event = answer.event(asked.kind);
-        if asked.kind == ProbeKind::Startup && healthy == Some(true) {
-            for watched in probes.iter_mut().filter(|w| w.container == asked.container) {
+        let healthy = watched.cycle.answer(&request.id, answer.good(), now);
+        let event = answer.event(request.kind);
+        if request.kind == ProbeKind::Startup && healthy == Some(true) {
+            for watched in probes.iter_mut().filter(|w| w.container == request.container) {
                 watched.cycle.open(now);
             }
         }
         if healthy.is_none() && event.is_none() {
             return Vec::new();
         }
-        let report = report(uid, &asked.container, &asked.id, asked.kind, healthy);
+        let report = report(uid, &request.container, &request.id, request.kind, healthy);
         vec![ProbeReport { event, ..report }]
     }
 }

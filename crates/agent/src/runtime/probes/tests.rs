@@ -37,8 +37,8 @@ fn table() -> Table {
     Table::new(0)
 }
 
-fn asked(table: &mut Table, now: Millis) -> Vec<ProbeKind> {
-    let mut kinds: Vec<_> = table.ask(now).into_iter().map(|asked| asked.kind).collect();
+fn due_kinds(table: &mut Table, now: Millis) -> Vec<ProbeKind> {
+    let mut kinds: Vec<_> = table.take_due(now).into_iter().map(|request| request.kind).collect();
     kinds.sort_by_key(|kind| kind.to_string());
     kinds
 }
@@ -54,7 +54,7 @@ fn passed_startup_enables_the_other_probes_at_once() {
     assert_eq!(table.due(), None);
     table.follow(&pod, "", &[target("one")], at(2_000), no_wait);
     assert_eq!(table.due(), Some(5_000));
-    let mut questions = table.ask(5_000);
+    let mut questions = table.take_due(5_000);
     assert_eq!(questions.len(), 1);
     let question = questions.remove(0);
     assert_eq!((question.kind, table.due()), (ProbeKind::Startup, None));
@@ -62,8 +62,8 @@ fn passed_startup_enables_the_other_probes_at_once() {
     assert_eq!(reports.len(), 1);
     assert_eq!((reports[0].healthy, &reports[0].event), (Some(true), &None));
     assert_eq!(table.due(), Some(5_100));
-    assert_eq!(asked(&mut table, 5_100), [ProbeKind::Readiness]);
-    assert_eq!(asked(&mut table, 10_000), [ProbeKind::Liveness]);
+    assert_eq!(due_kinds(&mut table, 5_100), [ProbeKind::Readiness]);
+    assert_eq!(due_kinds(&mut table, 10_000), [ProbeKind::Liveness]);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn only_readiness_of_a_terminating_pod_is_probed() {
     let mut ending = Pod::clone(&pod);
     ending.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
     table.follow(&Arc::new(ending), "", &[target("one")], at(1), no_wait);
-    assert_eq!(asked(&mut table, 60_000), [ProbeKind::Readiness]);
+    assert_eq!(due_kinds(&mut table, 60_000), [ProbeKind::Readiness]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn readiness_is_not_probed_if_terminating_before_startup() {
         ending.status = json!({"containerStatuses": [status]});
         let mut table = table();
         table.follow(&Arc::new(ending), "", &[target("one")], at(1), no_wait);
-        assert_eq!(asked(&mut table, 60_000), expected);
+        assert_eq!(due_kinds(&mut table, 60_000), expected);
     }
 }
 
@@ -99,7 +99,7 @@ fn containers_that_are_gone_are_not_probed() {
     let probe = json!({"exec": {"command": ["true"]}});
     let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
     table.follow(&pod, "", &[target("one")], at(0), no_wait);
-    let question = table.ask(0).remove(0);
+    let question = table.take_due(0).remove(0);
     table.follow(&pod, "", &[], at(1), no_wait);
     assert_eq!(table.due(), None);
     assert_eq!(table.answer(&question, ProbeOutcome::Failure(String::new()), 2), []);
@@ -155,7 +155,7 @@ fn sidecars_are_probed_and_other_init_containers_are_not() {
     let mut table = table();
     let running = ["i", "s", "c"].map(|name| ProbeTarget { name: name.to_owned(), ..target(name) });
     table.follow(&pod, "", &running, at(0), no_wait);
-    let names: Vec<_> = table.ask(0).into_iter().map(|asked| asked.container).collect();
+    let names: Vec<_> = table.take_due(0).into_iter().map(|request| request.container).collect();
     assert_eq!(names, ["s"]);
 }
 
@@ -218,8 +218,8 @@ async fn commands_expand_variables_of_the_spec() {
     let directory = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&directory);
     let response = v1::ExecSyncResponse { exit_code: 0, ..Default::default() };
-    let runtime = OneAnswer { answer: Ok(response), asked: Arc::default() };
-    let seen = Arc::clone(&runtime.asked);
+    let runtime = OneAnswer { answer: Ok(response), requests: Arc::default() };
+    let seen = Arc::clone(&runtime.requests);
     let client = served(&endpoint, runtime).await;
     let command = ["echo", "$(GIVEN)", "$(ELSEWHERE)", "$$(GIVEN)"];
     let pod = pod(&json!({

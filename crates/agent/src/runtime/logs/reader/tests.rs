@@ -98,11 +98,11 @@ impl Following {
         let (sender, chunks) = mpsc::channel(1);
         let runs = Arc::new(AtomicBool::new(true));
         let still = runs.clone();
-        let asked = move || {
+        let is_running = move || {
             let still = still.clone();
             async move { still.load(Ordering::SeqCst) }
         };
-        let task = tokio::spawn(follow(reader, asked, sender));
+        let task = tokio::spawn(follow(reader, is_running, sender));
         Following { runs, chunks, seen: String::new(), task }
     }
 
