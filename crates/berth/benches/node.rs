@@ -51,7 +51,7 @@ async fn measure(pods: usize) {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Client::new(cri::Endpoint::parse(&containerd.endpoint()).unwrap());
     runtime.connected(Duration::from_secs(30)).await.unwrap();
-    say("what one pod is to the runtime");
+    print_section("what one pod is to the runtime");
     let calls = Calls::of_one_pod(&containerd, &runtime).await;
     let direct = Direct { runtime, calls };
     let dir = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ async fn measure(pods: usize) {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let idle = node.resident();
 
-    say("one pod, in turn");
+    print_section("one pod, in turn");
     let (mut ones, mut direct_ones) = (Vec::new(), Vec::new());
     for number in 0..ROUNDS {
         direct_ones.push(direct.one().await);
@@ -68,12 +68,12 @@ async fn measure(pods: usize) {
     let (mut many, mut direct_many) = (Vec::new(), Vec::new());
     let (mut idle_cpu, mut full) = (0.0, 0);
     for round in 0..ROUNDS_OF_MANY {
-        say(&format!("many pods, in turn: {} of {ROUNDS_OF_MANY}", round + 1));
+        print_section(&format!("many pods, in turn: {} of {ROUNDS_OF_MANY}", round + 1));
         direct_many.push(direct.many(pods).await);
         let names: Vec<String> = (0..pods).map(|number| format!("many-{round}-{number}")).collect();
         many.push(node.many(&names).await);
         if round == 0 {
-            say("many idle pods");
+            print_section("many idle pods");
             tokio::time::sleep(Duration::from_secs(10)).await;
             let before = node.cpu_seconds();
             tokio::time::sleep(IDLE).await;
@@ -89,8 +89,8 @@ async fn measure(pods: usize) {
     println!("| resident, idle / {pods} pods | {idle} / {full} MB | – |");
     println!("| CPU seconds per minute, {pods} idle pods | {idle_cpu:.2} | – |");
     println!("| one pod, median of {ROUNDS} | {} | {} |", median(ones), median(direct_ones));
-    let row = |what: &str, of: fn(&Many) -> Duration| {
-        let all = |runs: &[Many]| runs.iter().map(of).map(seconds).collect::<Vec<_>>().join(", ");
+    let row = |what: &str, time: fn(&Many) -> Duration| {
+        let all = |runs: &[Many]| runs.iter().map(time).map(seconds).collect::<Vec<_>>().join(", ");
         println!("| {pods} pods: {what} | {} | {} |", all(&many), all(&direct_many));
     };
     row("the first runs", |many| many.first);
@@ -113,7 +113,7 @@ impl Many {
     }
 }
 
-fn say(what: &str) {
+fn print_section(what: &str) {
     eprintln!("node: {what}");
 }
 
@@ -149,12 +149,13 @@ impl Calls {
         let names = ["model".to_owned()];
         node.many(&names).await;
         let passed = relay.passage().since(0);
-        let asked = |method: &str| {
+        let request = |method: &str| {
             let mut passed = passed.iter().filter(|passed| passed.method == method);
             passed.next().unwrap().request.clone()
         };
-        let mut sandbox = v1::RunPodSandboxRequest::decode(&*asked("RunPodSandbox")).unwrap();
-        let mut container = v1::CreateContainerRequest::decode(&*asked("CreateContainer")).unwrap();
+        let mut sandbox = v1::RunPodSandboxRequest::decode(&*request("RunPodSandbox")).unwrap();
+        let mut container =
+            v1::CreateContainerRequest::decode(&*request("CreateContainer")).unwrap();
         let files = tempfile::tempdir().unwrap();
         let config = container.config.as_mut().unwrap();
         for (number, mount) in config.mounts.iter_mut().enumerate() {
@@ -242,14 +243,14 @@ async fn remove(runtime: &cri::Client, id: String) {
 }
 
 /// When each pod was first seen to run, by name; pods that are gone are not in it.
-type Seen = HashMap<String, Option<Instant>>;
+type StartTimes = HashMap<String, Option<Instant>>;
 
 /// A `berth up`, watched.
 struct Node {
     process: Child,
     up_after: Duration,
     api: Client,
-    seen: watch::Receiver<Seen>,
+    start_times: watch::Receiver<StartTimes>,
 }
 
 impl Node {
@@ -283,14 +284,14 @@ impl Node {
         let kubeconfig = Kubeconfig::read(&dir.join("data/kubeconfig")).unwrap();
         let remote = Remote::new(kubeconfig, "bench", Patience::default()).unwrap();
         let api = Client::new(Arc::new(remote), "bench");
-        let (tell, seen) = watch::channel(Seen::new());
+        let (sender, start_times) = watch::channel(StartTimes::new());
         let read = |raw: &serde_json::value::RawValue| serde_json::from_str::<Value>(raw.get());
         let reflector = Reflector::new(api.clone(), PODS, Scope::default(), read);
         tokio::spawn(reflector.run(move |change| {
-            tell.send_modify(|seen| take(seen, change));
+            sender.send_modify(|start_times| take(start_times, change));
             true
         }));
-        Node { process, up_after, api, seen }
+        Node { process, up_after, api, start_times }
     }
 
     /// How long one pod takes, from before it is created until it is seen to run.
@@ -317,16 +318,17 @@ impl Node {
         for name in names {
             self.api.delete(PODS, "default", name, &DeleteOptions::default()).await.unwrap();
         }
-        self.seen.wait_for(Seen::is_empty).await.unwrap();
+        self.start_times.wait_for(StartTimes::is_empty).await.unwrap();
     }
 
     /// Waits until all of them run, and says since when.
     async fn all_run(&mut self, names: &[String]) -> Vec<Instant> {
-        let times = |seen: &Seen| -> Option<Vec<Instant>> {
-            names.iter().map(|name| seen.get(name).copied().flatten()).collect()
+        let times = |start_times: &StartTimes| -> Option<Vec<Instant>> {
+            names.iter().map(|name| start_times.get(name).copied().flatten()).collect()
         };
-        let seen = self.seen.wait_for(|seen| times(seen).is_some()).await.unwrap();
-        times(&seen).unwrap()
+        let start_times =
+            self.start_times.wait_for(|start_times| times(start_times).is_some()).await.unwrap();
+        times(&start_times).unwrap()
     }
 
     fn proc(&self, file: &str) -> String {
@@ -350,10 +352,10 @@ impl Node {
     }
 }
 
-fn take(seen: &mut Seen, change: Change<Value>) {
+fn take(start_times: &mut StartTimes, change: Change<Value>) {
     let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
     let mut note = |pod: &Value| {
-        let entry = seen.entry(name(pod)).or_default();
+        let entry = start_times.entry(name(pod)).or_default();
         if entry.is_none() && pod["status"]["phase"] == "Running" {
             *entry = Some(Instant::now());
         }
@@ -362,7 +364,7 @@ fn take(seen: &mut Seen, change: Change<Value>) {
         Change::Replaced { all, .. } => all.iter().for_each(|(_, _, pod)| note(pod)),
         Change::Applied { object, .. } => note(&object),
         Change::Removed { key, .. } => {
-            seen.remove(key.name());
+            start_times.remove(key.name());
         }
         Change::UpTo { .. } => {}
     }

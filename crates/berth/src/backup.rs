@@ -1,4 +1,4 @@
-//! Backups of a control plane: [`make`] one while it runs or not, [`restore`] one in an empty place.
+//! Backups of a control plane: [`make`] one while it runs or not, [`restore`] one in an empty store_dir.
 //!
 //! A backup is a directory that only its owner reads, with all that a control plane cannot make again:
 //!
@@ -18,15 +18,15 @@ use client::Client;
 use store::{Contents, OpenError, RestoreError, Store};
 use thiserror::Error;
 
-use crate::presence;
+use crate::instance_lock;
 use crate::server::authorities::irreplaceable;
 
 /// What is stored, in a backup.
 const STORE: &str = "store.base";
 /// How long a server may be silent in the middle of a backup.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often somebody who waits is told how far it has come.
-const TELL_EVERY: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How often somebody who waits is reported_at how far it has come.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What was backed up or restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Summary {
 
 /// What the person has to change; everything else is a failure.
 #[derive(Debug, Error)]
-pub enum Unfit {
+pub enum BackupError {
     #[error("{} exists already; name a directory that does not", .0.display())]
     TargetExists(PathBuf),
     #[error("{} has no store; --data-dir names the directory of a server or node", .0.display())]
@@ -49,7 +49,7 @@ pub enum Unfit {
     #[error("a server or node runs on {dir}; end it first (berth down --data-dir {dir})", dir = .0.display())]
     Running(PathBuf),
     #[error(
-        "{dir} has a store already, and it was not touched; to restore in its place move it away first \
+        "{dir} has a store already, and it was not touched; to restore in its store_dir move it away first \
          (mv {dir}/store {dir}/store.old)",
         dir = .0.display()
     )]
@@ -64,24 +64,24 @@ pub enum Unfit {
 }
 
 /// Makes the directory `to` a backup of what is in a data directory. `connect` reaches the server that
-/// runs there, if one does; `tell` hears from time to time how many bytes have come.
+/// runs there, if one does; `on_progress` hears from time to time how many bytes have come.
 pub async fn make(
     data_dir: &Path,
     to: &Path,
     connect: impl FnOnce() -> Result<Client>,
-    tell: impl FnMut(u64),
+    on_progress: impl FnMut(u64),
 ) -> Result<Summary> {
     if to.symlink_metadata().is_ok() {
-        bail!(Unfit::TargetExists(to.to_owned()));
+        bail!(BackupError::TargetExists(to.to_owned()));
     }
-    let place = data_dir.join("store");
-    if !Store::is_in(&place).with_context(|| format!("cannot read {}", place.display()))? {
-        bail!(Unfit::NothingThere(data_dir.to_owned()));
+    let store_dir = data_dir.join("store");
+    if !Store::is_in(&store_dir).with_context(|| format!("cannot read {}", store_dir.display()))? {
+        bail!(BackupError::NothingThere(data_dir.to_owned()));
     }
     let name = to.file_name().context("the backup needs a name")?.to_string_lossy();
     let unfinished = to.with_file_name(format!(".{name}.unfinished"));
     remove(&unfinished)?;
-    let made = fill(data_dir, &unfinished, connect, tell).await;
+    let made = fill(data_dir, &unfinished, connect, on_progress).await;
     let made = made.and_then(|summary| {
         fs::rename(&unfinished, to).with_context(|| format!("cannot make {}", to.display()))?;
         let above = to.parent().filter(|above| !above.as_os_str().is_empty());
@@ -99,7 +99,7 @@ async fn fill(
     data_dir: &Path,
     to: &Path,
     connect: impl FnOnce() -> Result<Client>,
-    tell: impl FnMut(u64),
+    on_progress: impl FnMut(u64),
 ) -> Result<Summary> {
     host::files::make_private_directory(to)?;
     let file = to.join(STORE);
@@ -110,7 +110,7 @@ async fn fill(
             false
         }
         Err(OpenError::Locked(_)) => {
-            fetch(&connect()?, &file, tell).await?;
+            fetch(&connect()?, &file, on_progress).await?;
             true
         }
         Err(error) => return Err(error.into()),
@@ -128,22 +128,22 @@ async fn fill(
 }
 
 /// Has the server that runs write it.
-async fn fetch(api: &Client, file: &Path, mut tell: impl FnMut(u64)) -> Result<()> {
+async fn fetch(api: &Client, file: &Path, mut on_progress: impl FnMut(u64)) -> Result<()> {
     let failed = || format!("cannot write {}", file.display());
     let mut body = api
         .document(apiserver::BACKUP_PATH)
         .await
         .context("the server that runs there gives no backup")?;
     let mut out = File::create(file).with_context(failed)?;
-    let (mut taken, mut told) = (0, Instant::now());
+    let (mut received, mut reported_at) = (0, Instant::now());
     loop {
-        let chunk = tokio::time::timeout(PATIENCE, body.next());
+        let chunk = tokio::time::timeout(TIMEOUT, body.next());
         let Some(chunk) = chunk.await.context("the server has fallen silent")? else { break };
         out.write_all(&chunk).with_context(failed)?;
-        taken += chunk.len() as u64;
-        if told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
-            tell(taken);
+        received += chunk.len() as u64;
+        if reported_at.elapsed() >= PROGRESS_INTERVAL {
+            reported_at = Instant::now();
+            on_progress(received);
         }
     }
     out.sync_all().with_context(failed)
@@ -153,29 +153,29 @@ async fn fetch(api: &Client, file: &Path, mut tell: impl FnMut(u64)) -> Result<(
 /// be those of the backup.
 pub fn restore(from: &Path, data_dir: &Path) -> Result<Summary> {
     let file = from.join(STORE);
-    let unfit = |what: String| Unfit::NotABackup { path: from.to_owned(), what };
+    let not_a_backup = |what: String| BackupError::NotABackup { path: from.to_owned(), what };
     let bytes = match fs::metadata(&file) {
         Ok(found) => found.len(),
-        Err(error) => bail!(unfit(format!("{STORE} cannot be read: {error}"))),
+        Err(error) => bail!(not_a_backup(format!("{STORE} cannot be read: {error}"))),
     };
     let mut keys = Vec::new();
     for key in irreplaceable(&from.join("pki")) {
         match fs::read(from.join("pki").join(&key)) {
             Ok(bytes) => keys.push((key, bytes)),
-            Err(error) => bail!(unfit(format!("pki/{key} cannot be read: {error}"))),
+            Err(error) => bail!(not_a_backup(format!("pki/{key} cannot be read: {error}"))),
         }
     }
-    if presence::who(data_dir)?.is_some() {
-        bail!(Unfit::Running(data_dir.to_owned()));
+    if instance_lock::holder(data_dir)?.is_some() {
+        bail!(BackupError::Running(data_dir.to_owned()));
     }
-    let place = data_dir.join("store");
-    if Store::is_in(&place).with_context(|| format!("cannot read {}", place.display()))? {
-        bail!(Unfit::StoreExists(data_dir.to_owned()));
+    let store_dir = data_dir.join("store");
+    if Store::is_in(&store_dir).with_context(|| format!("cannot read {}", store_dir.display()))? {
+        bail!(BackupError::StoreExists(data_dir.to_owned()));
     }
     for (file, bytes) in &keys {
         match fs::read(data_dir.join("pki").join(file)) {
             Ok(there) if there != *bytes => {
-                bail!(Unfit::OtherKeys { dir: data_dir.to_owned(), file: file.clone() });
+                bail!(BackupError::OtherKeys { dir: data_dir.to_owned(), file: file.clone() });
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -187,11 +187,11 @@ pub fn restore(from: &Path, data_dir: &Path) -> Result<Summary> {
     for (file, bytes) in &keys {
         host::files::write_atomically(&pki.join(file), bytes)?;
     }
-    host::files::make_private_directory(&place)?;
+    host::files::make_private_directory(&store_dir)?;
     // The store comes last: where there is one, all of it is restored.
-    match Store::restore(&file, &place) {
+    match Store::restore(&file, &store_dir) {
         Ok(contents) => Ok(Summary { contents, bytes, live: false }),
-        Err(RestoreError::Exists(_)) => bail!(Unfit::StoreExists(data_dir.to_owned())),
+        Err(RestoreError::Exists(_)) => bail!(BackupError::StoreExists(data_dir.to_owned())),
         Err(error) => Err(error.into()),
     }
 }

@@ -15,11 +15,11 @@ mod config;
 mod explain;
 mod input;
 mod node;
-mod place;
 mod plan;
 mod server;
 mod state;
 mod store;
+mod target;
 mod topology;
 mod version;
 

@@ -19,14 +19,14 @@ use objects::{FeatureGates, Gate};
 use store::Store;
 use tokio::sync::watch;
 
+use crate::bind_error;
 use crate::in_process::InProcess;
-use crate::listening;
-use crate::presence::Presence;
+use crate::instance_lock::InstanceLock;
 
 pub(crate) mod authorities;
 mod certificates;
+pub(crate) mod maintenance;
 mod settings_file;
-pub(crate) mod upkeep;
 
 pub use certificates::Certificates;
 
@@ -45,7 +45,7 @@ pub struct Settings {
     pub allow_privileged: bool,
     pub service_range: String,
     pub audit_log: Option<PathBuf>,
-    /// Which loops run beside the API, and how.
+    /// Which controllers run beside the API, and how.
     pub controllers: controllers::Options,
     /// The time that certificates are made and checked by.
     pub clock: Clock,
@@ -88,8 +88,8 @@ impl Settings {
 pub fn run(settings: &Settings) -> Result<()> {
     let started = Instant::now();
     crate::logging::begin();
-    upkeep::raise_limits();
-    let presence = presence_on(&settings.data_dir)?;
+    maintenance::raise_limits();
+    let lock = lock_data_dir(&settings.data_dir)?;
     let (stop, stopping) = watch::channel(false);
     let interrupted = stop.clone();
     ctrlc::set_handler(move || {
@@ -101,14 +101,14 @@ pub fn run(settings: &Settings) -> Result<()> {
     runtime.block_on(async {
         let server = Server::start(settings).await?;
         server.announce(settings, started.elapsed());
-        let asked = async {
-            presence.asked_to_end().await;
+        let shutdown = async {
+            lock.shutdown_requested().await;
             let _ = stop.send(true);
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = server.serve(stopping) => {}
-            () = asked => {}
+            () = shutdown => {}
         }
         eprintln!("stopped");
         Ok(())
@@ -116,9 +116,9 @@ pub fn run(settings: &Settings) -> Result<()> {
 }
 
 /// Becomes the one process on a data directory.
-pub(crate) fn presence_on(data_dir: &Path) -> Result<Presence> {
+pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<InstanceLock> {
     let dir = data_dir.display();
-    let taken = Presence::take(data_dir).with_context(|| format!("cannot use {dir}"))?;
+    let taken = InstanceLock::acquire(data_dir).with_context(|| format!("cannot use {dir}"))?;
     taken.with_context(|| {
         format!("a server or node runs on {dir} already; berth down --data-dir {dir} ends it")
     })
@@ -132,7 +132,7 @@ pub struct Server {
     listener: Listener,
     address: SocketAddr,
     advertised: SocketAddr,
-    loops: controllers::Handle,
+    controllers: controllers::Handle,
     certificates: Certificates,
 }
 
@@ -145,17 +145,16 @@ impl Server {
             host::files::make_private_directory(&private)?;
         }
         refuse_keys_without_a_store(dir)?;
-        let store = upkeep::open(dir)?;
+        let store = maintenance::open(dir)?;
         let certificates =
             Certificates::load_or_make(dir, server_names(settings), settings.clock.clone())?;
         if let Some(audit_log) = &settings.audit_log {
             make_private_file(audit_log)?;
         }
         let tls = certificates.tls();
-        let listener =
-            Listener::bind_with(settings.address, tls, Limits::default()).await.map_err(
-                |error| listening::explained(error, settings.address, "--https-listen-port"),
-            )?;
+        let listener = Listener::bind_with(settings.address, tls, Limits::default())
+            .await
+            .map_err(|error| bind_error::explain(error, settings.address, "--https-listen-port"))?;
         let address = listener.address()?;
         let advertised = settings.advertised(address);
         let options = apiserver::Options {
@@ -166,15 +165,15 @@ impl Server {
             advertised: advertised.to_string(),
             token_secret: certificates.token_secret(),
             audit_log: settings.audit_log.clone(),
-            agents: Some(certificates.way_to_agents()),
+            agents: Some(certificates.agent_dialer()),
             ..apiserver::Options::default()
         };
         let api = Api::new(store.clone(), options)
             .await
             .map_err(|refusal| anyhow::anyhow!("the API cannot start: {}", refusal.message))?;
         certificates.publish(reachable(address))?;
-        let loops = start_loops(&api, settings, &certificates, store.clone())?;
-        Ok(Server { store, api, listener, address, advertised, loops, certificates })
+        let controllers = start_controllers(&api, settings, &certificates, store.clone())?;
+        Ok(Server { store, api, listener, address, advertised, controllers, certificates })
     }
 
     #[must_use]
@@ -213,13 +212,13 @@ impl Server {
 
     /// Serves until told to stop; then everything acknowledged is on disk.
     pub async fn serve(self, mut stop: watch::Receiver<bool>) {
-        let compacting = tokio::spawn(upkeep::forget_history(self.store.clone()));
-        let reporting = tokio::spawn(upkeep::report_space(self.store.clone()));
+        let compacting = tokio::spawn(maintenance::compact_history(self.store.clone()));
+        let reporting = tokio::spawn(maintenance::report_disk_space(self.store.clone()));
         let renewing = tokio::spawn(self.certificates.keep_current());
         self.listener.serve(self.api, stop.clone()).await;
         // The listener ends only when told to.
         let _ = stop.wait_for(|stopping| *stopping).await;
-        self.loops.stop().await;
+        self.controllers.stop().await;
         compacting.abort();
         renewing.abort();
         reporting.abort();
@@ -229,8 +228,8 @@ impl Server {
     }
 }
 
-/// The loops that turn what is wanted into what is, on the API in this process.
-fn start_loops(
+/// The controllers that turn what is wanted into what is, on the API in this process.
+fn start_controllers(
     api: &Api,
     settings: &Settings,
     certificates: &Certificates,
@@ -241,15 +240,15 @@ fn start_loops(
     let mut options = settings.controllers.clone();
     options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
     options.root_ca = Some(certificates.bundle());
-    let loops = controllers::run(&client, options)?;
-    let counters = Arc::clone(loops.counters());
+    let controllers = controllers::run(&client, options)?;
+    let counters = Arc::clone(controllers.counters());
     api.also_measure(Box::new(move || {
-        render_readings(&counters.readings()) + &upkeep::render_metrics(&store)
+        render_readings(&counters.readings()) + &maintenance::render_metrics(&store)
     }));
-    Ok(loops)
+    Ok(controllers)
 }
 
-/// The loops' counters in Prometheus' text form.
+/// The controllers' counters in Prometheus' text form.
 fn render_readings(readings: &[controllers::Reading]) -> String {
     let mut text = String::new();
     let mut last = "";

@@ -17,9 +17,9 @@ use placement::Machine;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::bind_error;
 use crate::in_process::InProcess;
-use crate::listening;
-use crate::presence::Pods;
+use crate::instance_lock::PodsOnExit;
 use crate::server::{self, Server};
 
 /// What a node is told.
@@ -116,13 +116,13 @@ impl Node {
     }
 
     /// Runs until told to stop: the agent first, as it has something to tell the API to the last.
-    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) {
+    pub async fn run(self, mut stop: watch::Receiver<Option<PodsOnExit>>) {
         let (leave, leaving) = watch::channel(None);
         let agent = tokio::spawn(self.agent.run(leaving));
         let (end, ends) = watch::channel(false);
         let ending = async {
             let pods = stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods);
-            leave.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
+            leave.send_replace(Some(pods.unwrap_or(PodsOnExit::Keep).into()));
             // One that failed has nothing to tell.
             let _ = agent.await;
             end.send_replace(true);
@@ -131,18 +131,18 @@ impl Node {
     }
 }
 
-impl From<Pods> for Leave {
-    fn from(pods: Pods) -> Leave {
+impl From<PodsOnExit> for Leave {
+    fn from(pods: PodsOnExit) -> Leave {
         match pods {
-            Pods::RunOn => Leave::PodsRunOn,
-            Pods::Stop => Leave::StopPods,
+            PodsOnExit::Keep => Leave::PodsRunOn,
+            PodsOnExit::Stop => Leave::StopPods,
         }
     }
 }
 
 /// What an agent is told that joins a cluster.
 #[derive(Debug)]
-pub struct Joined {
+pub struct AgentSettings {
     pub node_name: Option<String>,
     pub config: KubeletConfig,
     /// The configuration as it was written.
@@ -160,7 +160,7 @@ pub struct Joined {
     pub client_authority: Option<PathBuf>,
 }
 
-impl Joined {
+impl AgentSettings {
     /// Gets the agent ready, and returns it with the address that it listens on.
     pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
         let given = Given { name: self.node_name, ..Given::default() };
@@ -204,7 +204,7 @@ async fn bind_agent(address: SocketAddr, tls: ServerTls) -> Result<Listener> {
     let setting = "`port` of the KubeletConfiguration, or with --agent-port of berth up";
     AgentServer::bind_with(address, tls)
         .await
-        .map_err(|error| listening::explained(error, address, setting))
+        .map_err(|error| bind_error::explain(error, address, setting))
 }
 
 fn joined<T: ToString>(errors: &[T]) -> String {

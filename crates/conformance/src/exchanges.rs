@@ -51,7 +51,7 @@ pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
 }
 
 /// One scenario on a server of its own.
-struct Player {
+struct ScenarioRunner {
     api: Api,
     bindings: Bindings,
     /// Whether `managedFields` were kept in the recording.
@@ -113,7 +113,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
     let api = Api::new(store, options)
         .await
         .map_err(|refusal| anyhow::anyhow!("the server does not start: {}", refusal.message))?;
-    let mut player = Player {
+    let mut runner = ScenarioRunner {
         api,
         bindings: Bindings::default(),
         managed_fields: line["managed_fields"] == true,
@@ -124,16 +124,16 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         outcomes: Vec::new(),
     };
     if let Some(name) = line["namespace"]["name"].as_str() {
-        player.make_namespace(name, &line["namespace"]["labels"]).await?;
+        runner.make_namespace(name, &line["namespace"]["labels"]).await?;
     }
     for object in line["objects"].as_array().into_iter().flatten() {
-        player.prepare(object, &line["uids"]).await?;
+        runner.prepare(object, &line["uids"]).await?;
     }
     let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, step) in steps.iter().enumerate() {
-        player.step(step, &format!("steps[{index}]")).await?;
+        runner.step(step, &format!("steps[{index}]")).await?;
     }
-    Ok(player.outcomes)
+    Ok(runner.outcomes)
 }
 
 fn texts(list: &Value) -> Vec<String> {
@@ -142,7 +142,7 @@ fn texts(list: &Value) -> Vec<String> {
 }
 
 /// What our server answered.
-struct Answer {
+struct CapturedResponse {
     status: u16,
     content_type: String,
     warnings: Vec<String>,
@@ -150,7 +150,7 @@ struct Answer {
     body: Vec<u8>,
 }
 
-impl Player {
+impl ScenarioRunner {
     async fn make_namespace(&mut self, name: &str, labels: &Value) -> Result<()> {
         let object = serde_json::json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -160,10 +160,10 @@ impl Player {
             "method": "POST", "path": "/api/v1/namespaces", "body": object,
         });
         let reply = self.api.handle(self.call(&request)?).await;
-        let answer = collect(reply, None).await;
+        let response = collect(reply, None).await;
         // A scenario may live in a namespace every cluster has.
-        if answer.status != 201 && answer.status != 409 {
-            bail!("namespace {name}: {}", String::from_utf8_lossy(&answer.body));
+        if response.status != 201 && response.status != 409 {
+            bail!("namespace {name}: {}", String::from_utf8_lossy(&response.body));
         }
         Ok(())
     }
@@ -190,22 +190,22 @@ impl Player {
         if created.status == 409 {
             return Ok(());
         }
-        let mut answer: Value = serde_json::from_slice(&created.body)?;
+        let mut response: Value = serde_json::from_slice(&created.body)?;
         if created.status != 201 {
-            bail!("{kind} {name} cannot be created: {answer}");
+            bail!("{kind} {name} cannot be created: {response}");
         }
         if let Some(placeholder) = uids[format!("{kind} {name}")].as_str() {
-            self.bindings.set(placeholder, &text(&answer["metadata"]["uid"]));
+            self.bindings.set(placeholder, &text(&response["metadata"]["uid"]));
         }
         if object["status"].is_object() {
-            answer["status"] = object["status"].clone();
+            response["status"] = object["status"].clone();
             let put = serde_json::json!({
-                "method": "PUT", "path": format!("{path}/{name}/status"), "body": answer,
+                "method": "PUT", "path": format!("{path}/{name}/status"), "body": response,
             });
             let written = collect(self.api.handle(self.call(&put)?).await, None).await;
             if written.status != 200 {
-                let said = String::from_utf8_lossy(&written.body);
-                bail!("the status of {kind} {name} cannot be written: {said}");
+                let body = String::from_utf8_lossy(&written.body);
+                bail!("the status of {kind} {name} cannot be written: {body}");
             }
         }
         Ok(())
@@ -251,8 +251,8 @@ impl Player {
             Box::pin(self.step(inner, &format!("{place}.during[{index}]"))).await?;
         }
         let events = step["response"]["events"].as_array().filter(|_| !during.is_empty());
-        let answer = collect(reply, events.map(Vec::as_slice)).await;
-        self.judge(step, &answer, place, id);
+        let response = collect(reply, events.map(Vec::as_slice)).await;
+        self.judge(step, &response, place, id);
         Ok(())
     }
 
@@ -302,7 +302,7 @@ impl Player {
         })
     }
 
-    fn judge(&mut self, step: &Value, answer: &Answer, place: &str, id: String) {
+    fn judge(&mut self, step: &Value, response: &CapturedResponse, place: &str, id: String) {
         let expected = &step["response"];
         let mut comparison = Comparison {
             bindings: &mut self.bindings,
@@ -311,10 +311,10 @@ impl Player {
             managed_fields: self.managed_fields,
             differences: Vec::new(),
         };
-        comparison.response(expected, answer, place);
+        comparison.response(expected, response, place);
         let differences = comparison.differences;
         let reason = (!differences.is_empty())
-            .then(|| deliberate::reason(&self.id, &step["request"], expected, answer.status))
+            .then(|| deliberate::reason(&self.id, &step["request"], expected, response.status))
             .flatten();
         let verdict = match (&reason, differences.is_empty(), &self.missing) {
             (_, true, _) => Verdict::Passed,
@@ -401,10 +401,10 @@ fn caller(name: Option<&str>) -> Caller {
 const SURPLUS: Duration = Duration::from_millis(300);
 
 /// How long a watch is listened to for an event that is missing.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The whole of a reply; a stream until it ends, or until `events` of a watch have come.
-async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
+async fn collect(reply: Reply, events: Option<&[Value]>) -> CapturedResponse {
     let response = reply.into_response();
     let (parts, body) = response.into_parts();
     let header = |name: &str| {
@@ -422,7 +422,7 @@ async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
                 let next = match wanted {
                     None => chunks.recv().await,
                     Some(wanted) => {
-                        let wait = if events_in(&bytes) < wanted { PATIENCE } else { SURPLUS };
+                        let wait = if events_in(&bytes) < wanted { TIMEOUT } else { SURPLUS };
                         timeout(wait, chunks.recv()).await.unwrap_or_default()
                     }
                 };
@@ -431,7 +431,7 @@ async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
             }
         }
     }
-    Answer {
+    CapturedResponse {
         status: parts.status.as_u16(),
         content_type,
         warnings,
@@ -447,7 +447,7 @@ fn events_in(lines: &[u8]) -> usize {
     events.filter(compare::counts).count()
 }
 
-/// Names in a reduced answer, in order.
+/// Names in a reduced response, in order.
 pub(super) fn item_names(list: &Value) -> Vec<Value> {
     let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     items.iter().map(|item| item["metadata"]["name"].clone()).collect()

@@ -16,7 +16,7 @@ use apiserver::{Plugin, Plugins};
 use placement::Topology;
 use serde_json::{Value, json};
 
-pub use node::{CannotPlay, Options};
+pub use node::{Options, ReplayError};
 
 mod admit;
 mod checkpoint;

@@ -34,10 +34,10 @@ mod kubectl;
 use deliberate::Known;
 use kubectl::{Kubectl, Minor};
 
-/// Transcripts played at a time; a kubectl is mostly busy starting.
+/// Transcripts replayed at a time; a kubectl is mostly busy starting.
 const AT_A_TIME: usize = 4;
 /// For one command. None of them waits longer than two seconds by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const KIND: &str = "kubectl";
 
 /// Plays all transcripts of a file.
@@ -54,17 +54,17 @@ pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
                 transcript(&line, &installed).await
             }));
         }
-        let mut played = Vec::new();
+        let mut replayed = Vec::new();
         for transcript in playing {
-            played.extend(transcript.await.context("a transcript panicked")?);
+            replayed.extend(transcript.await.context("a transcript panicked")?);
         }
-        Ok(settle(played))
+        Ok(into_outcomes(replayed))
     })
 }
 
 /// A command that was run.
 #[derive(Debug)]
-struct Played {
+struct CommandReplay {
     /// Which of which transcript; the same with every client.
     command: (String, usize),
     /// The versions that were recorded and found, where they differ.
@@ -75,13 +75,13 @@ struct Played {
 /// What another client than the recorded one prints may differ by its own doing. So a difference
 /// counts against the server only if the recorded client shows one too, in its own transcript of the
 /// same commands; and it never counts for it.
-fn settle(mut played: Vec<Played>) -> Vec<Outcome> {
-    let clean: BTreeSet<(String, usize)> = played
+fn into_outcomes(mut replayed: Vec<CommandReplay>) -> Vec<Outcome> {
+    let clean: BTreeSet<(String, usize)> = replayed
         .iter()
         .filter(|p| p.stand_in.is_none() && p.outcome.verdict == Verdict::Passed)
         .map(|p| p.command.clone())
         .collect();
-    for Played { command, stand_in, outcome } in &mut played {
+    for CommandReplay { command, stand_in, outcome } in &mut replayed {
         if let Some((recorded, found)) = stand_in
             && outcome.verdict == Verdict::Failed
             && clean.contains(command)
@@ -90,10 +90,10 @@ fn settle(mut played: Vec<Played>) -> Vec<Outcome> {
             outcome.quirk = Some(format!("recorded with kubectl {recorded}, found {found}"));
         }
     }
-    played.into_iter().map(|p| p.outcome).collect()
+    replayed.into_iter().map(|p| p.outcome).collect()
 }
 
-async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Played> {
+async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<CommandReplay> {
     let client = line["client"].as_str().unwrap_or_default();
     let name = line["id"].as_str().unwrap_or_default();
     let name = name.strip_prefix("kubectl/").unwrap_or(name);
@@ -101,16 +101,16 @@ async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Played> {
     let (stand_in, outcomes) = match Minor::parse(client) {
         None => {
             let why = format!("client: {client:?} is no version such as 1.32");
-            (None, vec![unplayable(name.to_owned(), &why)])
+            (None, vec![skipped(name.to_owned(), &why)])
         }
         Some(recorded) => {
             let id = format!("{name} {client}");
             match kubectl::nearest(installed, recorded) {
                 None => (None, commands.iter().map(|command| absent(&id, command)).collect()),
                 Some(kubectl) => {
-                    let outcomes = match play(line, &id, commands, kubectl).await {
+                    let outcomes = match replay(line, &id, commands, kubectl).await {
                         Ok(outcomes) => outcomes,
-                        Err(error) => vec![unplayable(id, &format!("{error:#}"))],
+                        Err(error) => vec![skipped(id, &format!("{error:#}"))],
                     };
                     let found = kubectl.version;
                     ((found != recorded).then_some((recorded, found)), outcomes)
@@ -118,12 +118,12 @@ async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Played> {
             }
         }
     };
-    let played = outcomes.into_iter().enumerate().map(|(index, outcome)| Played {
+    let replayed = outcomes.into_iter().enumerate().map(|(index, outcome)| CommandReplay {
         command: (name.to_owned(), index),
         stand_in,
         outcome,
     });
-    played.collect()
+    replayed.collect()
 }
 
 fn absent(transcript: &str, command: &Value) -> Outcome {
@@ -136,7 +136,7 @@ fn absent(transcript: &str, command: &Value) -> Outcome {
     }
 }
 
-fn unplayable(id: String, why: &str) -> Outcome {
+fn skipped(id: String, why: &str) -> Outcome {
     Outcome {
         kind: KIND.to_owned(),
         id,
@@ -144,7 +144,7 @@ fn unplayable(id: String, why: &str) -> Outcome {
         quirk: None,
         differences: vec![Difference {
             what: "the transcript".into(),
-            expected: "to be played".into(),
+            expected: "to be replayed".into(),
             got: why.to_owned(),
         }],
     }
@@ -160,7 +160,7 @@ fn arguments(command: &Value) -> Vec<&str> {
     argv.iter().skip(1).filter_map(Value::as_str).collect()
 }
 
-async fn play(
+async fn replay(
     line: &Value,
     id: &str,
     commands: &[Value],
@@ -198,14 +198,14 @@ async fn play(
 }
 
 /// What a command did.
-struct Answer {
+struct CommandOutput {
     /// Absent for a watch, which is ended from outside.
     exit: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-fn compare(command: &Value, arguments: &[&str], answer: &Answer) -> Vec<Difference> {
+fn compare(command: &Value, arguments: &[&str], answer: &CommandOutput) -> Vec<Difference> {
     let mut differences = Vec::new();
     if let Some(exit) = command["exit"].as_i64() {
         differences.extend(Difference::between("exit", &Some(exit), &answer.exit.map(i64::from)));
@@ -327,16 +327,16 @@ impl Server {
         kubectl: &Kubectl,
         arguments: &[&str],
         stdin: Option<&str>,
-    ) -> Result<Answer> {
+    ) -> Result<CommandOutput> {
         let mut child = self.command(kubectl, arguments).stdin(Stdio::piped()).spawn()?;
         if let Some(mut pipe) = child.stdin.take() {
             // A command that reads nothing closes it.
             let _ = pipe.write_all(stdin.unwrap_or_default().as_bytes()).await;
         }
-        let output = timeout(PATIENCE, child.wait_with_output())
+        let output = timeout(TIMEOUT, child.wait_with_output())
             .await
-            .with_context(|| format!("still running after {PATIENCE:?}"))??;
-        Ok(Answer {
+            .with_context(|| format!("still running after {TIMEOUT:?}"))??;
+        Ok(CommandOutput {
             exit: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -351,14 +351,14 @@ impl Server {
         arguments: &[&str],
         command: &Value,
         namespace: &str,
-    ) -> Result<Answer> {
+    ) -> Result<CommandOutput> {
         let wanted = command["stdout"].as_str().unwrap_or_default().lines().count();
         let before = self.watches().await?;
         let mut child = self.command(kubectl, arguments).stdin(Stdio::null()).spawn()?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.watches().await? <= before && child.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                bail!("no watch was opened within {PATIENCE:?}");
+                bail!("no watch was opened within {TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -385,7 +385,7 @@ impl Server {
         child.kill().await?;
         let mut stderr = String::new();
         child.stderr.take().context("no error output")?.read_to_string(&mut stderr).await?;
-        Ok(Answer { exit: None, stdout, stderr })
+        Ok(CommandOutput { exit: None, stdout, stderr })
     }
 
     /// How many watches have been opened so far.

@@ -8,9 +8,9 @@ use placement::Bytes;
 use serde_json::json;
 
 use super::node::{Output, run};
-use super::place::{DataDir, Whereabouts, absolute, client_of};
+use super::target::{DataDir, TargetArgs, absolute, client_for};
 use super::{BadInput, input};
-use crate::backup::{self, Summary, Unfit};
+use crate::backup::{self, BackupError, Summary};
 use crate::terminal::{Colours, Terminal};
 
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub(super) struct BackupArgs {
     #[arg(value_name = "TO", value_parser = absolute())]
     to: PathBuf,
     #[command(flatten)]
-    whereabouts: Whereabouts,
+    target: TargetArgs,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
@@ -35,7 +35,7 @@ pub(super) struct BackupArgs {
     berth restore /backups/monday --data-dir /var/lib/berth\n  \
     berth up --data-dir /var/lib/berth\n\n\
     Nothing may run on DIR, and a store that is there is never touched. All objects come back as they\n\
-    were. Clients that watched the lost cluster are told to look anew; pods that were made after the\n\
+    were. Clients that watched the lost cluster are as_bad_input to look anew; pods that were made after the\n\
     backup are unknown to it, and the agent ends them.")]
 pub(super) struct RestoreArgs {
     /// The backup
@@ -48,11 +48,11 @@ pub(super) struct RestoreArgs {
 }
 
 pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
-    let BackupArgs { to, whereabouts, output } = args;
-    let data_dir = &whereabouts.directory();
-    let connect = || client_of(data_dir);
+    let BackupArgs { to, target, output } = args;
+    let data_dir = &target.directory();
+    let connect = || client_for(data_dir);
     let tell = |bytes: u64| input::note(&format!("{} so far", Bytes(bytes).rounded()));
-    let made = run(backup::make(data_dir, to, connect, tell)).map_err(told)?;
+    let made = run(backup::make(data_dir, to, connect, tell)).map_err(as_bad_input)?;
     let while_it_runs = if made.live { ", taken while it runs" } else { "" };
     let text = format!("backed up {} to {}{while_it_runs}", data_dir.display(), to.display());
     print(&text, &made, data_dir, to, *output)
@@ -61,14 +61,14 @@ pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let RestoreArgs { from, data_dir, output } = args;
     let data_dir = &data_dir.path();
-    let restored = backup::restore(from, data_dir).map_err(told)?;
+    let restored = backup::restore(from, data_dir).map_err(as_bad_input)?;
     let text = format!("restored {} to {}", from.display(), data_dir.display());
     print(&text, &restored, from, data_dir, *output)
 }
 
 /// What the person has to change is wrong input.
-fn told(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast::<Unfit>() {
+fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<BackupError>() {
         Ok(unfit) => BadInput::new(unfit.to_string()).into(),
         Err(error) => error,
     }

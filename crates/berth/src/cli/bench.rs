@@ -1,11 +1,11 @@
-//! `berth bench`: a control plane under load, measured from outside.
+//! `berth bench`: a control plane under options, measured from outside.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::load::{self, Load};
+use crate::bench::{self, BenchOptions};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -38,7 +38,7 @@ pub(super) struct BenchArgs {
 }
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    let load = Load {
+    let options = BenchOptions {
         kubeconfig: args.kubeconfig.clone(),
         pods: args.pods,
         clients: args.clients.max(1),
@@ -46,8 +46,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         seconds: args.seconds,
     };
     match args.nodes {
-        Some(nodes) => load::run_scheduling(&load, nodes)?,
-        None => load::run(&load)?,
+        Some(nodes) => bench::run_scheduling(&options, nodes)?,
+        None => bench::run(&options)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `berth explain pod` and `berth explain node`: why a pod is where it is, or why nowhere, and what would
 //! change it.
 //!
-//! Everything is asked of the API: pods, events, and what nodes report of themselves, so that it works
+//! Everything is candidates of the API: pods, events, and what nodes report of themselves, so that it works
 //! with `berth up` and with any cluster whose nodes run Berth's agent. A node takes a pod if every filter of
 //! the scheduler, the agent's admission ([`filters`]) and the room it has (`planner::live`) allow it.
 
@@ -24,7 +24,7 @@ use planner::report::text::{Look, render_machine};
 use serde_json::Value;
 
 use super::node::{remote, run as block_on};
-use super::place::Whereabouts;
+use super::target::TargetArgs;
 use super::{BadInput, input};
 use crate::terminal::{Colours, Terminal};
 
@@ -38,18 +38,18 @@ const MOST_NODES: usize = 10;
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     #[command(subcommand)]
-    what: What,
+    what: Subject,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Subject {
     /// Why a pod is where it is, or has no place, and what would change that
     #[command(visible_aliases = ["pods", "po"], after_help = "Examples:\n  \
         berth explain pod db-0\n  \
         berth explain pod/db-0 -n prod\n  \
         berth explain pod prod/db-0 --kubeconfig ~/.kube/config -o yaml\n\n\
         A pod that has its place is placed again without its own share: if it would get another place\n\
-        today, that place is shown too. For a pod without one, every node is asked with every filter of\n\
+        today, that place is shown too. For a pod without one, every node is checked with every filter of\n\
         the scheduler and the admission of the agent.\n\n\
         Exit codes: 0 it has a place or a node would take it, 1 failed, 2 wrong usage, 3 no node would\n\
         take it.")]
@@ -65,7 +65,7 @@ enum What {
 #[derive(Debug, Args)]
 struct Where {
     #[command(flatten)]
-    whereabouts: Whereabouts,
+    target: TargetArgs,
     /// The kubeconfig of another API server
     #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
     kubeconfig: Option<PathBuf>,
@@ -78,7 +78,7 @@ impl Where {
     fn client(&self) -> anyhow::Result<Client> {
         match &self.kubeconfig {
             Some(file) => remote(file, "berth"),
-            None => self.whereabouts.client(),
+            None => self.target.client(),
         }
     }
 }
@@ -120,8 +120,8 @@ enum NodeOutput {
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     match &args.what {
-        What::Pod(args) => pod(args),
-        What::Node(args) => node(args),
+        Subject::Pod(args) => pod(args),
+        Subject::Node(args) => node(args),
     }
 }
 
@@ -183,27 +183,27 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
         Some(_) => Scheduling::default(),
         None => Scheduling::of(&world, &pod)?,
     };
-    // A pod stays with the node it is bound to; for others every node is asked.
-    let mut asked: Vec<&Value> = world
+    // A pod stays with the node it is bound to; for others every node is checked.
+    let mut candidates: Vec<&Value> = world
         .nodes
         .iter()
         .filter(|node| bound.is_none_or(|bound| name_of(node) == bound))
         .collect();
-    asked.sort_by_key(|node| scheduling.refusals(name_of(node)).next().is_some());
-    let mut said = said(&pod, &events);
-    if let Some(bound) = bound.filter(|_| asked.is_empty()) {
-        said.push(format!("it is bound to the node {bound:?}, which does not exist"));
+    candidates.sort_by_key(|node| scheduling.refusals(name_of(node)).next().is_some());
+    let mut reported = reported_reasons(&pod, &events);
+    if let Some(bound) = bound.filter(|_| candidates.is_empty()) {
+        reported.push(format!("it is bound to the node {bound:?}, which does not exist"));
     }
-    if asked.is_empty() && bound.is_none() {
-        said.extend(scheduling.everywhere.iter().map(|refusal| refusal.message.clone()));
+    if candidates.is_empty() && bound.is_none() {
+        reported.extend(scheduling.everywhere.iter().map(|refusal| refusal.message.clone()));
     }
-    said.extend(scheduling.preemption.clone());
+    reported.extend(scheduling.preemption.clone());
     let mut answers = Vec::new();
-    for node in asked.iter().take(MOST_NODES) {
+    for node in candidates.iter().take(MOST_NODES) {
         answers.push(answer(node, &world, &scheduling, &pod, &occupant)?);
     }
-    if asked.len() > MOST_NODES {
-        input::note(&format!("{} nodes are not shown", asked.len() - MOST_NODES));
+    if candidates.len() > MOST_NODES {
+        input::note(&format!("{} nodes are not shown", candidates.len() - MOST_NODES));
     }
     let refused = answers.iter().all(|answer| !answer.refusals.is_empty());
     let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
@@ -211,7 +211,7 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
         Some(node) => format!("{phase} on {node}"),
         None => phase.to_owned(),
     };
-    let explanation = Explanation::new(&occupant, phase, said, answers);
+    let explanation = Explanation::new(&occupant, phase, reported, answers);
     let terminal = Terminal::of_standard_output(args.place.color);
     let json = || serde_json::to_string(&explanation).context("an explanation cannot be written");
     let text = match args.output {
@@ -355,16 +355,16 @@ fn occupant(object: &Value) -> anyhow::Result<Occupant> {
 }
 
 /// What scheduler and agent said of the pod's place.
-fn said(pod: &Value, events: &[Value]) -> Vec<String> {
-    let mut said = Vec::new();
+fn reported_reasons(pod: &Value, events: &[Value]) -> Vec<String> {
+    let mut reported = Vec::new();
     let status = &pod["status"];
     if let (Some(reason), Some(message)) = (status["reason"].as_str(), status["message"].as_str()) {
-        said.push(format!("{reason}: {message}"));
+        reported.push(format!("{reason}: {message}"));
     }
     let conditions = status["conditions"].as_array().into_iter().flatten();
     for condition in conditions.filter(|condition| condition["type"] == "PodScheduled") {
         if let Some(message) = condition["message"].as_str().filter(|text| !text.is_empty()) {
-            said.push(message.to_owned());
+            reported.push(message.to_owned());
         }
     }
     for event in events {
@@ -372,8 +372,8 @@ fn said(pod: &Value, events: &[Value]) -> Vec<String> {
         let about_place = ["Placed", "NotPlaced", "MemoryAffinityNotGuaranteed"].contains(&reason)
             || reason.starts_with("Placement");
         if about_place {
-            said.push(format!("{reason}: {}", event["message"].as_str().unwrap_or_default()));
+            reported.push(format!("{reason}: {}", event["message"].as_str().unwrap_or_default()));
         }
     }
-    said
+    reported
 }

@@ -17,11 +17,11 @@ use placement::{Bytes, Machine};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::place::{DataDir, Found, Whereabouts, absolute, client_of};
+use super::target::{DataDir, Target, TargetArgs, absolute, client_for};
 use super::{BadInput, admission, input};
-use crate::presence::{self, Pods, Presence};
+use crate::instance_lock::{self, InstanceLock, PodsOnExit};
 use crate::terminal::{Colours, Terminal};
-use crate::up::{self, Joined, Node};
+use crate::up::{self, AgentSettings, Node};
 use crate::{logging, server};
 
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ pub(super) struct UpArgs {
     berth down --keep-pods                       pods run on; the next `berth up` takes them up")]
 pub(super) struct DownArgs {
     #[command(flatten)]
-    whereabouts: Whereabouts,
+    target: TargetArgs,
     /// Let pods run on
     #[arg(long)]
     keep_pods: bool,
@@ -86,7 +86,7 @@ pub(super) struct DownArgs {
     Exit codes: 0 the node is ready, 1 it is not, or nothing runs there.")]
 pub(super) struct StatusArgs {
     #[command(flatten)]
-    whereabouts: Whereabouts,
+    target: TargetArgs,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
@@ -162,8 +162,8 @@ fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput>
 
 /// The runtime that is meant, and what there is to say about it.
 fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpoint, String)> {
-    let told = given.or(config.container_runtime_endpoint.as_deref());
-    if let Some(text) = told {
+    let named = given.or(config.container_runtime_endpoint.as_deref());
+    if let Some(text) = named {
         let endpoint = Endpoint::parse(text)
             .map_err(|error| BadInput::new(format!("--container-runtime-endpoint: {error}")))?;
         return Ok((endpoint.clone(), endpoint.to_string()));
@@ -173,11 +173,11 @@ fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpo
         return Ok((found.clone(), found.to_string()));
     }
     let first = usual.into_iter().next().context("no runtime is known for this system")?;
-    let said = format!(
+    let advice = format!(
         "none found; pods wait until containerd listens at {first} (on Debian: apt-get install \
          containerd), or name another with --container-runtime-endpoint"
     );
-    Ok((first, said))
+    Ok((first, advice))
 }
 
 /// This machine in a line.
@@ -202,14 +202,14 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let data_dir = args.data_dir.path();
     // As in the API beside it.
     config.feature_gates = config.feature_gates.on_unless_said(Gate::QosResources);
-    let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
+    let (endpoint, runtime_text) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
     let mut control = server::Settings::new(data_dir.clone());
     if let Some(text) = gates {
         control.gates = with_gates(control.gates.clone(), text)?;
     }
     control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
     args.admission.choose(&mut control.plugins)?;
-    let presence = server::presence_on(&data_dir)?;
+    let lock = server::lock_data_dir(&data_dir)?;
     let settings = up::Settings {
         server: control,
         node_name: args.hostname_override,
@@ -224,13 +224,13 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         config,
     };
     logging::begin();
-    server::upkeep::raise_limits();
+    server::maintenance::raise_limits();
     run(async {
         let node = Node::start(&settings).await?;
         let kubeconfig = data_dir.join("kubeconfig").display().to_string();
         let text = format!(
             "Berth is up after {:.0} ms.\n  API      https://{}\n  \
-             agent    {}; --agent-address changes it\n  node     {} ({})\n  runtime  {said}\n\
+             agent    {}; --agent-address changes it\n  node     {} ({})\n  runtime  {runtime_text}\n\
              {}  shell    export KUBECONFIG={kubeconfig}\n  \
              kubectl  kubectl --kubeconfig {kubeconfig} get nodes\n",
             started.elapsed().as_secs_f64() * 1000.0,
@@ -244,16 +244,16 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
         let running = tokio::spawn(node.run(stopping));
-        tell_service_manager("READY=1");
+        notify_service_manager("READY=1");
         let pods = tokio::select! {
-            pods = presence.asked_to_end() => pods,
-            () = interrupted() => Pods::RunOn,
+            pods = lock.shutdown_requested() => pods,
+            () = interrupted() => PodsOnExit::Keep,
         };
-        tell_service_manager("STOPPING=1");
+        notify_service_manager("STOPPING=1");
         stop.send_replace(Some(pods));
         running.await.context("the node failed")?;
         eprintln!("stopped");
-        drop(presence);
+        drop(lock);
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -270,7 +270,7 @@ fn without_root() -> &'static str {
     }
 }
 
-fn tell_service_manager(state: &str) {
+fn notify_service_manager(state: &str) {
     if let Err(error) = host::os::service::tell(state) {
         input::warn(&format!("the service manager was not told {state}: {error}"));
     }
@@ -300,17 +300,18 @@ async fn interrupted() {
 }
 
 pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
-    let dir = args.whereabouts.directory();
+    let dir = args.target.directory();
     let shown = dir.display();
-    let Some(process) = presence::who(&dir).with_context(|| format!("cannot look at {shown}"))?
+    let Some(process) =
+        instance_lock::holder(&dir).with_context(|| format!("cannot look at {shown}"))?
     else {
         input::note(&format!("nothing runs on {shown}, so there was nothing to end"));
         return Ok(ExitCode::SUCCESS);
     };
     let running = running_pods(&dir);
-    let pods = if args.keep_pods { Pods::RunOn } else { Pods::Stop };
+    let pods = if args.keep_pods { PodsOnExit::Keep } else { PodsOnExit::Stop };
     let begun = Instant::now();
-    if !presence::end(&dir, pods, Duration::from_secs(args.timeout))? {
+    if !instance_lock::request_shutdown(&dir, pods, Duration::from_secs(args.timeout))? {
         anyhow::bail!(
             "the node on {shown} has not ended after {} s; --timeout gives it longer",
             args.timeout
@@ -319,10 +320,10 @@ pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let process = process.map_or_else(String::new, |id| format!(" (process {id})"));
     let became = match (pods, running) {
         (_, None) => String::new(),
-        (Pods::Stop, Some(1)) => ", 1 running pod was stopped".to_owned(),
-        (Pods::Stop, Some(count)) => format!(", {count} running pods were stopped"),
-        (Pods::RunOn, Some(1)) => ", 1 pod runs on".to_owned(),
-        (Pods::RunOn, Some(count)) => format!(", {count} pods run on"),
+        (PodsOnExit::Stop, Some(1)) => ", 1 running pod was stopped".to_owned(),
+        (PodsOnExit::Stop, Some(count)) => format!(", {count} running pods were stopped"),
+        (PodsOnExit::Keep, Some(1)) => ", 1 pod runs on".to_owned(),
+        (PodsOnExit::Keep, Some(count)) => format!(", {count} pods run on"),
     };
     let took = begun.elapsed().as_secs_f64();
     let text = format!("ended the node on {shown}{process} in {took:.1} s{became}\n");
@@ -332,7 +333,7 @@ pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
 
 /// The number of pods that run on the node; `None` if its API does not answer.
 fn running_pods(dir: &Path) -> Option<usize> {
-    let api = client_of(dir).ok()?;
+    let api = client_for(dir).ok()?;
     let pods = run(async { Ok(api.list_values(PODS, &Scope::default()).await?) }).ok()?;
     Some(pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count())
 }
@@ -345,12 +346,14 @@ pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Cl
 }
 
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let process = match args.whereabouts.found() {
+    let process = match args.target.resolve() {
         // A control plane that was found by a kubeconfig may run on another machine.
-        Found::Kubeconfig(_) => None,
-        Found::Directory(directory) => {
+        Target::Kubeconfig(_) => None,
+        Target::Directory(directory) => {
             let dir = directory.display();
-            match presence::who(&directory).with_context(|| format!("cannot look at {dir}"))? {
+            match instance_lock::holder(&directory)
+                .with_context(|| format!("cannot look at {dir}"))?
+            {
                 Some(process) => process,
                 None => {
                     input::note(&format!(
@@ -362,13 +365,13 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             }
         }
     };
-    let api = args.whereabouts.client()?;
+    let api = args.target.client()?;
     let (nodes, pods) = run(async {
         let nodes = api.list_values(NODES, &Scope::default()).await?;
         let pods = api.list_values(PODS, &Scope::default()).await?;
         Ok((nodes, pods))
     })?;
-    let nodes: Vec<Value> = nodes.iter().map(node_in_short).collect();
+    let nodes: Vec<Value> = nodes.iter().map(node_summary).collect();
     let phases = ["Running", "Pending", "Succeeded", "Failed"];
     let count = |phase: &str| pods.iter().filter(|pod| pod["status"]["phase"] == phase).count();
     let counts: serde_json::Map<String, Value> =
@@ -401,7 +404,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn node_in_short(node: &Value) -> Value {
+fn node_summary(node: &Value) -> Value {
     let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
     let ready = ready.cloned().unwrap_or_default();
@@ -419,14 +422,14 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let gates = args.feature_gates.as_deref();
     check_name(args.hostname_override.as_deref())?;
     let (config, written) = configuration(args.config.as_deref(), gates, &machine)?;
-    let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
-    let Some(presence) = Presence::take(&args.root_dir)
+    let (endpoint, runtime_text) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
+    let Some(lock) = InstanceLock::acquire(&args.root_dir)
         .with_context(|| format!("cannot use {}", args.root_dir.display()))?
     else {
         anyhow::bail!("an agent runs on {} already", args.root_dir.display());
     };
     let text = |name: &str| config.untyped.get(name).and_then(Value::as_str).map(PathBuf::from);
-    let joined = Joined {
+    let joined = AgentSettings {
         node_name: args.hostname_override,
         configuration: written,
         machine,
@@ -440,12 +443,12 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         config,
     };
     logging::begin();
-    server::upkeep::raise_limits();
+    server::maintenance::raise_limits();
     run(async {
         let api = remote(&args.kubeconfig, "kubelet")?;
         let (agent, address) = joined.prepare(api).await?;
         let text = format!(
-            "Berth's agent runs; the runtime: {said}\n  agent    {}; `address` and `port` of the \
+            "Berth's agent runs; the runtime: {runtime_text}\n  agent    {}; `address` and `port` of the \
              configuration change it\n",
             listens_on(address),
         );
@@ -453,14 +456,14 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
         let running = tokio::spawn(agent.run(stopping));
-        tell_service_manager("READY=1");
+        notify_service_manager("READY=1");
         let pods = tokio::select! {
-            pods = presence.asked_to_end() => pods,
-            () = interrupted() => Pods::RunOn,
+            pods = lock.shutdown_requested() => pods,
+            () = interrupted() => PodsOnExit::Keep,
         };
         stop.send_replace(Some(pods.into()));
         running.await.context("the agent failed")?;
-        drop(presence);
+        drop(lock);
         Ok(ExitCode::SUCCESS)
     })
 }

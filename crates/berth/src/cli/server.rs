@@ -8,7 +8,7 @@ use clap::Args;
 use controllers::Selection;
 use objects::FeatureGates;
 
-use super::place::DataDir;
+use super::target::DataDir;
 use super::{BadInput, admission};
 use crate::server::{self, Settings};
 

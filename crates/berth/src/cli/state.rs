@@ -36,7 +36,7 @@ enum StateCommand {
     #[command(after_help = "Examples:\n  \
         berth state check /var/lib/kubelet --config /var/lib/kubelet/config.yaml\n\n\
         Exit codes: 0 they fit, 2 wrong input, 3 they do not fit.")]
-    Check(Where),
+    Check(StateLocation),
     /// Keep of the state files what still fits, name the rest, and write them anew
     #[command(after_help = "Examples:\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml --dry-run\n  \
@@ -45,7 +45,7 @@ enum StateCommand {
         empty, as it does to Berth's agent. Stop the kubelet or agent that uses the directory first.")]
     Migrate {
         #[command(flatten)]
-        place: Where,
+        place: StateLocation,
         /// Only say what would change
         #[arg(long)]
         dry_run: bool,
@@ -53,7 +53,7 @@ enum StateCommand {
 }
 
 #[derive(Debug, clap::Args)]
-struct Where {
+struct StateLocation {
     /// Directory with cpu_manager_state and memory_manager_state
     dir: PathBuf,
     /// The kubelet's configuration
@@ -82,11 +82,11 @@ pub(super) fn run(args: StateArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn say(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<()> {
     Ok(Terminal::of_standard_output(Colours::Never).print(text)?)
 }
 
-fn node(place: &Where) -> anyhow::Result<Node> {
+fn node(place: &StateLocation) -> anyhow::Result<Node> {
     let configuration = input::configuration(&place.config)?;
     let machine = input::machine(place.machine.as_deref())?;
     Ok(configuration.check(&machine)?.node)
@@ -103,7 +103,7 @@ fn read(dir: &Path, manager: Manager) -> anyhow::Result<Option<Vec<u8>>> {
 }
 
 /// A file's state whatever policy it was written under: the policy is not what is asked here.
-fn whatever_policy<T>(
+fn ignore_policy<T>(
     parse: impl Fn(&str) -> Result<T, StateFileError>,
     configured: &str,
 ) -> Result<T, StateFileError> {
@@ -126,9 +126,9 @@ fn states(dir: &Path) -> anyhow::Result<States> {
     let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
     let mut unusable = Vec::new();
     let cpu = read(dir, Manager::Cpu)?
-        .map(|bytes| whatever_policy(|policy| CpuState::parse(&bytes, policy, gates), "static"));
+        .map(|bytes| ignore_policy(|policy| CpuState::parse(&bytes, policy, gates), "static"));
     let memory = read(dir, Manager::Memory)?
-        .map(|bytes| whatever_policy(|policy| MemoryState::parse(&bytes, policy, gates), "Static"));
+        .map(|bytes| ignore_policy(|policy| MemoryState::parse(&bytes, policy, gates), "Static"));
     let cpu = usable(dir, Manager::Cpu, cpu, &mut unusable);
     let memory = usable(dir, Manager::Memory, memory, &mut unusable);
     Ok(States { cpu, memory, unusable })
@@ -185,7 +185,7 @@ fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
         Output::Yaml => placement::layout::lay_out_in_blocks(&as_json(&states).to_string()),
         Output::Text => as_text(&states),
     };
-    say(&text)?;
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -194,12 +194,12 @@ fn as_json(states: &States) -> Value {
     let nodes = |ids: &[placement::NumaId]| -> Vec<u32> { ids.iter().map(|id| id.0).collect() };
     let mut value = Map::new();
     if let Some(cpu) = &states.cpu {
-        let told = json!({
+        let state = json!({
             "policy": cpu.policy,
             "defaultCpuSet": cpu.default_cpus,
             "entries": cpu.entries,
         });
-        value.insert("cpuManager".to_owned(), told);
+        value.insert("cpuManager".to_owned(), state);
     }
     if let Some(memory) = &states.memory {
         let entries = memory.entries.iter().map(|(pod, containers)| {
@@ -215,8 +215,8 @@ fn as_json(states: &States) -> Value {
             });
             (pod.clone(), Value::Object(containers.collect()))
         });
-        let told = json!({"policy": memory.policy, "entries": entries.collect::<Map<_, _>>()});
-        value.insert("memoryManager".to_owned(), told);
+        let state = json!({"policy": memory.policy, "entries": entries.collect::<Map<_, _>>()});
+        value.insert("memoryManager".to_owned(), state);
     }
     Value::Object(value)
 }
@@ -250,7 +250,7 @@ fn as_text(states: &States) -> String {
     text
 }
 
-fn check(place: &Where) -> anyhow::Result<ExitCode> {
+fn check(place: &StateLocation) -> anyhow::Result<ExitCode> {
     let node = node(place)?;
     let states = states(&place.dir)?;
     let (cpu, memory) = states.or_empty(&node);
@@ -266,7 +266,7 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
             } else {
                 ""
             };
-            say(&format!("{dir}: fits{note}\n"))?;
+            print(&format!("{dir}: fits{note}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         strict => {
@@ -276,12 +276,12 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
             for unusable in &states.unusable {
                 input::warn(&unusable.to_string());
             }
-            say(&format!("{dir}: does not fit; a migration would\n"))?;
+            print(&format!("{dir}: does not fit; a migration would\n"))?;
             for unusable in &states.unusable {
-                say(&format!("  - {}\n", lost(unusable)))?;
+                print(&format!("  - {}\n", lost(unusable)))?;
             }
             for change in &migration.changes {
-                say(&format!("  - {change}\n"))?;
+                print(&format!("  - {change}\n"))?;
             }
             input::note("berth state migrate keeps the rest and a backup");
             Ok(ExitCode::from(DOES_NOT_FIT))
@@ -294,20 +294,20 @@ fn lost(RestoreError { path, cause, .. }: &RestoreError) -> String {
     format!("{path} cannot be used: {cause}; nothing of it is kept")
 }
 
-fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
+fn migrate_files(place: &StateLocation, dry_run: bool) -> anyhow::Result<ExitCode> {
     let node = node(place)?;
     let states = states(&place.dir)?;
     let (cpu, memory) = states.or_empty(&node);
     let migration = migrate(&node, &cpu, &memory);
     let dir = place.dir.display();
     for unusable in &states.unusable {
-        say(&format!("{}\n", lost(unusable)))?;
+        print(&format!("{}\n", lost(unusable)))?;
     }
     for change in &migration.changes {
-        say(&format!("{change}\n"))?;
+        print(&format!("{change}\n"))?;
     }
     if migration.changes.is_empty() && states.unusable.is_empty() {
-        say(&format!("{dir}: fits already; nothing to do\n"))?;
+        print(&format!("{dir}: fits already; nothing to do\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     if dry_run {
@@ -327,6 +327,6 @@ fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
         let path = place.dir.join(manager.file_name());
         host::files::write_atomically(&path, text.as_bytes()).context("writing failed")?;
     }
-    say(&format!("{dir}: migrated\n"))?;
+    print(&format!("{dir}: migrated\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,8 +10,8 @@ use store::{Damage, Examination, Fate, LostKey, Region};
 
 use super::BadInput;
 use super::node::Output;
-use super::place::DataDir;
-use crate::repair::{self, Repair, Unfit};
+use super::target::DataDir;
+use crate::repair::{self, Repair, RepairError};
 use crate::terminal::{Colours, Terminal};
 
 /// The exit code for a store that has lost something.
@@ -59,8 +59,8 @@ pub(super) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Turns an error that the caller can correct into wrong input.
-fn told(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast::<Unfit>() {
+fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<RepairError>() {
         Ok(unfit) => BadInput::new(unfit.to_string()).into(),
         Err(error) => error,
     }
@@ -68,7 +68,7 @@ fn told(error: anyhow::Error) -> anyhow::Error {
 
 fn check(Target { place, output }: &Target) -> anyhow::Result<ExitCode> {
     let data_dir = &place.path();
-    let found = repair::examine(data_dir).map_err(told)?;
+    let found = repair::examine(data_dir).map_err(as_bad_input)?;
     let mut text = render(data_dir, &found);
     if !found.is_intact() {
         let dir = data_dir.display();
@@ -84,7 +84,7 @@ fn check(Target { place, output }: &Target) -> anyhow::Result<ExitCode> {
 
 fn repair(Target { place, output }: &Target) -> anyhow::Result<ExitCode> {
     let data_dir = &place.path();
-    let (text, view, code) = match repair::repair(data_dir).map_err(told)? {
+    let (text, view, code) = match repair::repair(data_dir).map_err(as_bad_input)? {
         Repair::NotNeeded(found) => {
             let text = render(data_dir, &found) + "There is nothing to repair.\n";
             (text, with(view(&found), "repaired", false), ExitCode::SUCCESS)

@@ -31,7 +31,7 @@ use super::authorities::{Authorities, Authority, save_pair};
 use super::kubeconfig;
 
 /// How long an agent may take to be connected to.
-const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The group of the certificate that agents are shown. It has no role at the API itself: with a stolen
 /// one only agents can be asked.
@@ -41,7 +41,7 @@ const API_SERVERS: &str = "berth:apiservers";
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 /// The shortest secret for tokens, in bytes.
-const LEAST_SECRET: usize = 32;
+const MIN_SECRET: usize = 32;
 
 /// The owner of a certificate.
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ struct Shared {
     clock: Clock,
     token_secret: Vec<u8>,
     tls: ServerTls,
-    way_to_agents: Dialer,
+    agent_dialer: Dialer,
     bundle: watch::Sender<String>,
     state: Mutex<State>,
 }
@@ -144,8 +144,8 @@ impl Certificates {
         let bundle = authorities.bundle(now);
         let tls = ServerTls::new(&server.pair, Some(&bundle), clock.clone())?;
         let own = Some(&to_agents.pair);
-        let way_to_agents =
-            Dialer::new_at(&bundle, own, &["http/1.1"], AGENT_PATIENCE, clock.clone())?;
+        let agent_dialer =
+            Dialer::new_at(&bundle, own, &["http/1.1"], AGENT_TIMEOUT, clock.clone())?;
         let state = State {
             authorities,
             server,
@@ -161,7 +161,7 @@ impl Certificates {
             clock,
             token_secret,
             tls,
-            way_to_agents,
+            agent_dialer,
             bundle: watch::Sender::new(bundle),
             state: Mutex::new(state),
         };
@@ -182,8 +182,8 @@ impl Certificates {
     }
 
     /// Connects to agents with the current identity.
-    pub(super) fn way_to_agents(&self) -> Dialer {
-        self.shared.way_to_agents.clone()
+    pub(super) fn agent_dialer(&self) -> Dialer {
+        self.shared.agent_dialer.clone()
     }
 
     /// The certificates of all authorities to trust, now and later.
@@ -236,7 +236,7 @@ impl Certificates {
         }
         if renewed {
             self.shared.tls.replace(&server.pair, Some(&bundle))?;
-            self.shared.way_to_agents.replace(&bundle, Some(&to_agents.pair))?;
+            self.shared.agent_dialer.replace(&bundle, Some(&to_agents.pair))?;
             self.shared.bundle.send_if_modified(|current| {
                 let changed = *current != bundle;
                 *current = bundle;
@@ -289,9 +289,9 @@ impl Certificates {
 
 fn load_or_make_secret(path: &Path) -> Result<Vec<u8>> {
     match fs::read(path) {
-        Ok(secret) if secret.len() >= LEAST_SECRET => Ok(secret),
+        Ok(secret) if secret.len() >= MIN_SECRET => Ok(secret),
         Ok(secret) => bail!(
-            "{} has {} bytes instead of {LEAST_SECRET} or more; put it back from a backup, or remove \
+            "{} has {} bytes instead of {MIN_SECRET} or more; put it back from a backup, or remove \
              it to have a new one made (every service-account token then becomes invalid)",
             path.display(),
             secret.len()

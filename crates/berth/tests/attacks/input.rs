@@ -25,17 +25,17 @@ impl Server {
     }
 }
 
-fn assert_refused(answer: &Answer, code: StatusCode, reason: &str, words: &str) {
+fn assert_refused(answer: &Answer, code: StatusCode, reason: &str, message: &str) {
     let text = answer.text();
     assert_eq!(answer.status, code, "{}", &text[..text.len().min(1000)]);
     let status: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["reason"], reason, "{status}");
-    assert!(status["message"].as_str().unwrap().contains(words), "{status}");
+    assert!(status["message"].as_str().unwrap().contains(message), "{status}");
 }
 
 fn assert_too_large(answer: &Answer) {
-    let words = "Request entity too large";
-    assert_refused(answer, StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", words);
+    let message = "Request entity too large";
+    assert_refused(answer, StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,8 +226,8 @@ async fn warnings_and_causes_do_not_grow_with_the_square_of_a_list() {
         "metadata": {"name": "c", "ownerReferences": (0..10_000).map(owner).collect::<Vec<_>>()},
     });
     let answer = server.post(CONFIG_MAPS, JSON, object.to_string().into_bytes()).await;
-    let words = "and more that is not listed";
-    assert_refused(&answer, StatusCode::UNPROCESSABLE_ENTITY, "Invalid", words);
+    let message = "and more that is not listed";
+    assert_refused(&answer, StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
     assert!(answer.body.len() < 8 << 20, "{}", answer.body.len());
     assert!(server.peak_memory() < ENOUGH, "{}", server.peak_memory());
     server.assert_alive().await;

@@ -53,20 +53,20 @@ impl Answer {
 
 /// Opens connections to a server.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
+pub(crate) struct Endpoint {
     dialer: Dialer,
     config: Kubeconfig,
 }
 
-impl Door {
-    fn of(config: Kubeconfig, protocol: &str) -> Door {
+impl Endpoint {
+    fn of(config: Kubeconfig, protocol: &str) -> Endpoint {
         let pair = config.identity.as_ref().map(|(certificate, key)| Pair {
             certificate: certificate.text().unwrap(),
             key: key.text().unwrap(),
         });
         let authority = config.authority.text().unwrap();
         let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], PATIENCE).unwrap();
-        Door { dialer, config }
+        Endpoint { dialer, config }
     }
 
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, DialError> {
@@ -139,21 +139,21 @@ impl Server {
     }
 
     /// Returns what opens TLS connections that offer `protocol` (`h2` or `http/1.1`).
-    pub(crate) fn door(&self, who: Who<'_>, protocol: &str) -> Door {
+    pub(crate) fn endpoint(&self, who: Who<'_>, protocol: &str) -> Endpoint {
         let mut config = self.kubeconfig();
         config.identity = config.identity.filter(|_| matches!(who, Who::Admin));
-        Door::of(config, protocol)
+        Endpoint::of(config, protocol)
     }
 
     /// Returns what opens TLS connections with the rights of a viewer.
-    pub(crate) fn viewers_door(&self) -> Door {
+    pub(crate) fn viewers_door(&self) -> Endpoint {
         let path = self.data_dir().join("viewer.kubeconfig");
-        Door::of(Kubeconfig::read(&path).unwrap(), "h2")
+        Endpoint::of(Kubeconfig::read(&path).unwrap(), "h2")
     }
 
     /// Opens a TLS connection that offers `protocol` (`h2` or `http/1.1`).
     pub(crate) async fn connect(&self, who: Who<'_>, protocol: &str) -> TlsStream<TcpStream> {
-        self.door(who, protocol).connect().await.unwrap()
+        self.endpoint(who, protocol).connect().await.unwrap()
     }
 
     /// Sends one request over an HTTP/2 connection of its own.

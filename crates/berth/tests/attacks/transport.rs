@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::server::{Door, Server, Who};
+use crate::server::{Endpoint, Server, Who};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
@@ -63,8 +63,8 @@ impl Body for Filler {
 pub(crate) type Sender = SendRequest<Filler>;
 
 /// Opens an HTTP/2 connection.
-pub(crate) async fn open(door: &Door) -> Option<Sender> {
-    let stream = TokioIo::new(door.connect().await.ok()?);
+pub(crate) async fn open(endpoint: &Endpoint) -> Option<Sender> {
+    let stream = TokioIo::new(endpoint.connect().await.ok()?);
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_reset_streams(1000)
         .handshake(stream)
@@ -75,13 +75,13 @@ pub(crate) async fn open(door: &Door) -> Option<Sender> {
 }
 
 pub(crate) fn request(
-    door: &Door,
+    endpoint: &Endpoint,
     who: Who<'_>,
     method: Method,
     path: &str,
     body: Filler,
 ) -> Request<Filler> {
-    let mut request = Request::builder().method(method).uri(format!("{}{path}", door.base()));
+    let mut request = Request::builder().method(method).uri(format!("{}{path}", endpoint.base()));
     if let Who::Token(token) = who {
         request = request.header("authorization", format!("Bearer {token}"));
     }
@@ -105,12 +105,12 @@ async fn bodies_of_callers_who_may_not_send_them_are_not_read() {
         (Who::Token("wrong"), StatusCode::UNAUTHORIZED),
         (Who::Token(&token), StatusCode::FORBIDDEN),
     ] {
-        let door = server.door(who, "h2");
-        let sender = open(&door).await.unwrap();
+        let endpoint = server.endpoint(who, "h2");
+        let sender = open(&endpoint).await.unwrap();
         let mut answers = tokio::task::JoinSet::new();
         for _ in 0..900 {
             let mut sender = sender.clone();
-            let request = request(&door, who, Method::POST, PODS, Filler::endless(2 << 20));
+            let request = request(&endpoint, who, Method::POST, PODS, Filler::endless(2 << 20));
             // The answer comes although the body has no end.
             answers.spawn(async move {
                 sender.ready().await.unwrap();
@@ -129,9 +129,9 @@ async fn bodies_of_callers_who_may_not_send_them_are_not_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_announced_as_too_long_is_refused_at_once() {
     let server = Server::start();
-    let door = server.door(Who::Admin, "h2");
-    let mut sender = open(&door).await.unwrap();
-    let mut request = request(&door, Who::Admin, Method::POST, PODS, Filler::endless(0));
+    let endpoint = server.endpoint(Who::Admin, "h2");
+    let mut sender = open(&endpoint).await.unwrap();
+    let mut request = request(&endpoint, Who::Admin, Method::POST, PODS, Filler::endless(0));
     request.headers_mut().insert("content-length", (4 << 20).into());
     let answer = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
@@ -144,14 +144,14 @@ async fn bodies_in_flight_are_bounded_for_a_user_and_leave_others_alone() {
     let server = Server::start();
     let token = server.token("default", "default").await;
     let who = Who::Token(&token);
-    let door = server.door(who, "h2");
+    let endpoint = server.endpoint(who, "h2");
     let mut answers = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        let sender = open(&door).await.unwrap();
+        let sender = open(&endpoint).await.unwrap();
         for _ in 0..50 {
             let mut sender = sender.clone();
             let mut request =
-                request(&door, who, Method::POST, REVIEWS, Filler::endless(2_900_000));
+                request(&endpoint, who, Method::POST, REVIEWS, Filler::endless(2_900_000));
             request.headers_mut().insert("content-length", 3_000_000.into());
             answers.spawn(async move {
                 sender.ready().await.unwrap();
@@ -189,13 +189,13 @@ async fn bodies_in_flight_are_bounded_for_a_user_and_leave_others_alone() {
 async fn watches_that_are_not_read_cost_little_and_end() {
     const WATCHES: usize = 200;
     let server = Server::start();
-    let door = server.door(Who::Admin, "h2");
+    let endpoint = server.endpoint(Who::Admin, "h2");
     let mut unread = Vec::new();
     let path = "/api/v1/namespaces/default/configmaps?watch=1";
     for _ in 0..WATCHES / 50 {
-        let mut sender = open(&door).await.unwrap();
+        let mut sender = open(&endpoint).await.unwrap();
         for _ in 0..50 {
-            let request = request(&door, Who::Admin, Method::GET, path, Filler::whole(0));
+            let request = request(&endpoint, Who::Admin, Method::GET, path, Filler::whole(0));
             let answer = sender.send_request(request).await.unwrap();
             assert_eq!(answer.status(), StatusCode::OK);
             unread.push(answer);

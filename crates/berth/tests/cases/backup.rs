@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use berth::backup::{self, Summary, Unfit};
+use berth::backup::{self, BackupError, Summary};
 use berth::server::Settings;
 use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
 use client::{Client, Kind, Reflector, Scope};
@@ -17,7 +17,7 @@ async fn back_up(plane: &Plane, to: &Path) -> Summary {
     backup::make(&plane.settings.data_dir, to, connect, |_| ()).await.unwrap()
 }
 
-/// Where nobody is to be asked.
+/// Where nobody is to be refused.
 async fn back_up_alone(data_dir: &Path, to: &Path) -> anyhow::Result<Summary> {
     backup::make(data_dir, to, || anyhow::bail!("somebody was asked"), |_| ()).await
 }
@@ -75,8 +75,8 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
     };
     let mut follower = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
     admin.create(SERVICE_ACCOUNTS, "default", &account("lost")).await.unwrap();
-    let seen = timeout(PATIENCE, follower.step()).await.unwrap().unwrap();
-    assert!(format!("{seen:?}").contains("\"lost\""), "{seen:?}");
+    let change = timeout(PATIENCE, follower.step()).await.unwrap().unwrap();
+    assert!(format!("{change:?}").contains("\"lost\""), "{change:?}");
     plane.end().await;
 
     let place = dir.path().join("restored");
@@ -126,12 +126,12 @@ async fn what_is_secret_is_its_owners_alone_also_where_it_was_not() {
     let dir = tempfile::tempdir().unwrap();
     let data_dir = dir.path().join("data");
     let settings = Settings { audit_log: Some(dir.path().join("audit")), ..on_any_port(&data_dir) };
-    let of = |path: &Path| host::os::owners::mode(&fs::metadata(path).unwrap());
+    let mode_of = |path: &Path| host::os::owners::mode(&fs::metadata(path).unwrap());
     let private = [("store", 0o700), ("pki", 0o700), ("kubeconfig", 0o600), ("../audit", 0o600)];
     for _ in 0..2 {
         Plane::start(settings.clone()).await.0.end().await;
         for (name, mode) in private {
-            let found = of(&data_dir.join(name));
+            let found = mode_of(&data_dir.join(name));
             // Windows has no modes.
             assert!([mode, 0].contains(&found), "{name}: {found:o}");
         }
@@ -150,8 +150,8 @@ async fn only_administrators_get_a_backup() {
     assert_eq!((refused.status(), refused.reason()), (403, "Forbidden"));
     viewer.get::<Value>(NAMESPACES, "", "default").await.unwrap();
     let to = dir.path().join("backup");
-    let asked = backup::make(&plane.settings.data_dir, &to, || Ok(viewer), |_| ()).await;
-    let refused = format!("{:#}", asked.unwrap_err());
+    let refused = backup::make(&plane.settings.data_dir, &to, || Ok(viewer), |_| ()).await;
+    let refused = format!("{:#}", refused.unwrap_err());
     assert!(refused.contains("User \"viewer\" cannot get path \"/berth/backup\""), "{refused}");
     assert!(!to.exists());
     let left = fs::read_dir(dir.path()).unwrap().count();
@@ -170,24 +170,24 @@ async fn nothing_is_overwritten_and_what_is_no_backup_is_told() {
     other.end().await;
 
     let twice = back_up_alone(&at("data"), &at("backup")).await;
-    let twice = twice.unwrap_err().downcast::<Unfit>().unwrap();
-    assert!(matches!(twice, Unfit::TargetExists(_)), "{twice}");
+    let twice = twice.unwrap_err().downcast::<BackupError>().unwrap();
+    assert!(matches!(twice, BackupError::TargetExists(_)), "{twice}");
     let nothing = back_up_alone(&at("nowhere"), &at("b")).await;
-    let nothing = nothing.unwrap_err().downcast::<Unfit>().unwrap();
-    assert!(matches!(nothing, Unfit::NothingThere(_)), "{nothing}");
+    let nothing = nothing.unwrap_err().downcast::<BackupError>().unwrap();
+    assert!(matches!(nothing, BackupError::NothingThere(_)), "{nothing}");
     assert!(!at("nowhere").exists());
 
-    let refused = |from: &str, to: &str| -> Unfit {
+    let refused = |from: &str, to: &str| -> BackupError {
         backup::restore(&at(from), &at(to)).unwrap_err().downcast().unwrap()
     };
-    assert!(matches!(refused("backup", "data"), Unfit::StoreExists(_)));
+    assert!(matches!(refused("backup", "data"), BackupError::StoreExists(_)));
     fs::remove_dir_all(at("other").join("store")).unwrap();
     let other = refused("backup", "other");
-    assert!(matches!(&other, Unfit::OtherKeys { file, .. } if file == "ca.crt"), "{other}");
-    assert!(matches!(refused("data", "new"), Unfit::NotABackup { .. }));
-    let presence = berth::presence::Presence::take(&at("busy")).unwrap();
-    assert!(matches!(refused("backup", "busy"), Unfit::Running(_)));
-    drop(presence);
+    assert!(matches!(&other, BackupError::OtherKeys { file, .. } if file == "ca.crt"), "{other}");
+    assert!(matches!(refused("data", "new"), BackupError::NotABackup { .. }));
+    let lock = berth::instance_lock::InstanceLock::acquire(&at("busy")).unwrap();
+    assert!(matches!(refused("backup", "busy"), BackupError::Running(_)));
+    drop(lock);
 
     // In place, beside the keys that are still there.
     fs::remove_dir_all(at("data").join("store")).unwrap();

@@ -190,15 +190,15 @@ impl Cluster {
 
 /// A pod in a line.
 fn brief(pod: &Value) -> String {
-    let (of, status) = (&pod["metadata"], &pod["status"]["phase"]);
-    let (node, labels) = (&pod["spec"]["nodeName"], &of["labels"]);
+    let (metadata, status) = (&pod["metadata"], &pod["status"]["phase"]);
+    let (node, labels) = (&pod["spec"]["nodeName"], &metadata["labels"]);
     format!(
         "{} {status} on {node}, {labels}, of {}, finalizers {}, deleted {}, version {}",
-        of["name"],
-        of["ownerReferences"][0]["name"],
-        of["finalizers"],
-        of["deletionTimestamp"],
-        of["resourceVersion"]
+        metadata["name"],
+        metadata["ownerReferences"][0]["name"],
+        metadata["finalizers"],
+        metadata["deletionTimestamp"],
+        metadata["resourceVersion"]
     )
 }
 
@@ -302,9 +302,9 @@ fn pods_are_given_nodes_and_told_why_not() {
         // The two nodes may be seen one after the other.
         let expected = "0/2 nodes are available: 2 Insufficient cpu.";
         let says = |p: &Value| {
-            let told = condition(p, "PodScheduled");
-            told["reason"] == "Unschedulable"
-                && told["message"].as_str().is_some_and(|m| m.starts_with(expected))
+            let condition = condition(p, "PodScheduled");
+            condition["reason"] == "Unschedulable"
+                && condition["message"].as_str().is_some_and(|m| m.starts_with(expected))
         };
         let refused = cluster.wait("it is told", PODS, "a", "big", says).await;
         let message = &condition(&refused, "PodScheduled")["message"];
@@ -387,14 +387,14 @@ fn a_deployment_is_rolled_out_updated_rolled_back_and_scaled() {
         let pods = cluster.wait_all("one is left", PODS, "a", |pods| pods.len() == 1).await;
         assert!(pods[0]["metadata"]["labels"]["pod-template-hash"].is_string());
         let events = cluster.list(EVENTS, "a").await;
-        let told = |reason: &str, part: &str| {
+        let has_event = |reason: &str, part: &str| {
             events.iter().any(|e| {
                 e["reason"] == reason && e["message"].as_str().is_some_and(|m| m.contains(part))
             })
         };
-        assert!(told("ScalingReplicaSet", "Scaled up replica set web-"));
-        assert!(told("SuccessfulCreate", "Created pod: web-"));
-        assert!(told("SuccessfulDelete", "Deleted pod: web-"));
+        assert!(has_event("ScalingReplicaSet", "Scaled up replica set web-"));
+        assert!(has_event("SuccessfulCreate", "Created pod: web-"));
+        assert!(has_event("SuccessfulDelete", "Deleted pod: web-"));
         cluster.stop().await;
     });
 }
@@ -529,20 +529,20 @@ fn dependents_go_wait_or_stay_as_the_deletion_asks() {
                 DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
             cluster.client.delete(DEPLOYMENTS, "a", name, &options).await.unwrap();
             cluster.wait("deleted", DEPLOYMENTS, "a", name, Value::is_null).await;
-            let of = |objects: &[Value]| {
+            let count = |objects: &[Value]| {
                 objects.iter().filter(|o| o["metadata"]["labels"]["app"] == name).count()
             };
             if propagation == Propagation::Orphan {
                 let sets = cluster.list(REPLICA_SETS, "a").await;
-                assert_eq!(of(&sets), 1);
+                assert_eq!(count(&sets), 1);
                 assert!(sets.iter().all(|set| set["metadata"]["ownerReferences"].is_null()));
-                assert_eq!(of(&cluster.list(PODS, "a").await), 2);
+                assert_eq!(count(&cluster.list(PODS, "a").await), 2);
             } else {
                 if propagation == Propagation::Foreground {
-                    assert_eq!(of(&cluster.list(REPLICA_SETS, "a").await), 0, "they went first");
+                    assert_eq!(count(&cluster.list(REPLICA_SETS, "a").await), 0, "they went first");
                 }
-                cluster.wait_all("sets go", REPLICA_SETS, "a", |sets| of(sets) == 0).await;
-                cluster.wait_all("pods go", PODS, "a", |pods| of(pods) == 0).await;
+                cluster.wait_all("sets go", REPLICA_SETS, "a", |sets| count(sets) == 0).await;
+                cluster.wait_all("pods go", PODS, "a", |pods| count(pods) == 0).await;
             }
         }
         cluster.stop().await;
@@ -600,9 +600,9 @@ fn every_namespace_has_an_account_and_the_authority_and_gets_them_back() {
         let made = cluster.create(PODS, "a", &pod("early", &json!({}))).await;
         assert_eq!(made["spec"]["serviceAccountName"], "default");
         let is_right = |map: &Value| {
-            let told = &map["metadata"]["annotations"]["kubernetes.io/description"];
+            let description = &map["metadata"]["annotations"]["kubernetes.io/description"];
             map["data"] == json!({"ca.crt": "certificate"})
-                && told.as_str().is_some_and(|text| text.starts_with("Contains a CA bundle"))
+                && description.as_str().is_some_and(|text| text.starts_with("Contains a CA bundle"))
         };
         let name = "kube-root-ca.crt";
         for namespace in ["a", "default", "kube-system"] {
@@ -653,12 +653,12 @@ fn a_more_important_pod_takes_the_capacity_of_a_class() {
         cluster.create(PODS, "a", &pod("low", &fast)).await;
         cluster.wait("it runs", PODS, "a", "low", |p| p["status"]["phase"] == "Running").await;
         cluster.create(PODS, "a", &pod("equal", &fast)).await;
-        let told = cluster
+        let waiting = cluster
             .wait("it waits", PODS, "a", "equal", |p| {
                 condition(p, "PodScheduled")["reason"] == "Unschedulable"
             })
             .await;
-        let message = condition(&told, "PodScheduled")["message"].as_str().unwrap();
+        let message = condition(&waiting, "PodScheduled")["message"].as_str().unwrap();
         assert!(
             message.starts_with("0/1 nodes are available: ") && message.contains("fast"),
             "{message}"

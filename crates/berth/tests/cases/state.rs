@@ -84,10 +84,10 @@ fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
 
     let migrated = berth(&[&["state", "migrate"], &place[..]].concat());
     assert_eq!(migrated.status.code(), Some(0), "{}", text(&migrated.stderr));
-    let told = text(&migrated.stdout);
+    let output = text(&migrated.stdout);
     assert!(
-        told.contains("cpu_manager_state cannot be used: ") && told.contains("is kept"),
-        "{told}"
+        output.contains("cpu_manager_state cannot be used: ") && output.contains("is kept"),
+        "{output}"
     );
     let kept = fs::read(dir.path().join("cpu_manager_state.backup-1")).unwrap();
     assert_eq!(text(&kept), damaged, "the file is kept");
@@ -107,9 +107,9 @@ fn a_directory_without_state_files_has_no_state_to_show() {
     }
     prepare(dir.path(), "2,10");
     let shown = berth(&["state", "show", &path]);
-    let told = text(&shown.stdout);
-    assert!(told.contains("CPU manager (static)"), "{told}");
-    assert!(told.contains("memory manager: no memory_manager_state"), "{told}");
+    let output = text(&shown.stdout);
+    assert!(output.contains("CPU manager (static)"), "{output}");
+    assert!(output.contains("memory manager: no memory_manager_state"), "{output}");
     let shown = berth(&["state", "show", &path, "-o", "json"]);
     assert!(!text(&shown.stdout).contains("memoryManager"), "{}", text(&shown.stdout));
 }

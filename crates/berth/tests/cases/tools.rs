@@ -219,7 +219,7 @@ fn a_port_in_use_names_the_flag_and_the_process() {
 struct Up {
     process: Child,
     dir: tempfile::TempDir,
-    said: String,
+    output: String,
 }
 
 impl Up {
@@ -235,16 +235,16 @@ impl Up {
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        while !said.contains("kubectl --kubeconfig") {
+        while !output.contains("kubectl --kubeconfig") {
             let Some(line) = lines.next() else {
                 let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
                 panic!("berth up ended: {log}");
             };
-            said += &(line.unwrap() + "\n");
+            output += &(line.unwrap() + "\n");
         }
-        Up { process, dir, said }
+        Up { process, dir, output }
     }
 
     fn data(&self) -> PathBuf {
@@ -308,9 +308,9 @@ async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
     use client::kind::PODS;
     use serde_json::{Value, json};
     let up = Up::start();
-    assert!(up.said.contains("node     node-1 ("), "{}", up.said);
-    assert!(up.said.contains("i of memory)") && !up.said.contains("GiB"), "{}", up.said);
-    assert!(up.said.contains("export KUBECONFIG="), "{}", up.said);
+    assert!(up.output.contains("node     node-1 ("), "{}", up.output);
+    assert!(up.output.contains("i of memory)") && !up.output.contains("GiB"), "{}", up.output);
+    assert!(up.output.contains("export KUBECONFIG="), "{}", up.output);
     let api = up.client();
     let tolerant = json!([{"operator": "Exists"}]);
     let bodies = [
@@ -359,8 +359,8 @@ async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
     assert_eq!(code, 3, "{out}");
     let (code, out, errors) =
         up.berth("BERTH_DATA_DIR", &["explain", "pod", "default/plain", "-o", "json"]);
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &told["nodes"][0]["verdict"]), (3, &json!("refuses")), "{out}{errors}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["nodes"][0]["verdict"]), (3, &json!("refuses")), "{out}{errors}");
     let (code, _, errors) = up.berth("BERTH_DATA_DIR", &["explain", "pod/a/b", "-n", "c"]);
     assert!(code == 2 && errors.contains("two namespaces are given"), "{errors}");
     let (code, out, errors) = up.berth("BERTH_DATA_DIR", &["explain", "node/node-1"]);

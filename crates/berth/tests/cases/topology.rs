@@ -35,9 +35,9 @@ fn this_machine_is_drawn_without_colours_into_a_pipe() {
 
 #[test]
 fn every_source_of_the_same_machine_gives_the_same_file() {
-    let words = "2 sockets x 4 cores x 2 threads mem=8Gi name=same";
-    let (_, yaml, _) = berth(&["topology", "--from", words, "-o", "yaml"], "");
-    let (_, json, _) = berth(&["topology", "--from", words, "-o", "json"], "");
+    let expected = "2 sockets x 4 cores x 2 threads mem=8Gi name=same";
+    let (_, yaml, _) = berth(&["topology", "--from", expected, "-o", "yaml"], "");
+    let (_, json, _) = berth(&["topology", "--from", expected, "-o", "json"], "");
     for text in [&yaml, &json] {
         let (code, again, errors) = berth(&["topology", "--from", "-", "-o", "yaml"], text);
         assert_eq!((code, &again, errors.as_str()), (0, &yaml, ""));
@@ -87,10 +87,10 @@ fn a_recorded_sysfs_is_read_back_as_the_same_machine() {
 
 #[test]
 fn errors_name_the_file_the_line_and_the_field() {
-    let check = |from: &str, input: &str, words: &[&str]| {
+    let check = |from: &str, input: &str, expected: &[&str]| {
         let (code, out, errors) = berth(&["topology", "--from", from], input);
         assert_eq!((code, out.as_str()), (2, ""), "{errors}");
-        for word in words {
+        for word in expected {
             assert!(errors.contains(word), "{word:?} is not in {errors}");
         }
     };

@@ -39,8 +39,8 @@ fn anonymous_pages(maps: &str) -> Vec<u64> {
     for line in maps.lines().filter(|line| !line.contains("file=")) {
         for (node, count) in pages.iter_mut().enumerate() {
             let start = format!("N{node}=");
-            let words = line.split(' ').filter_map(|word| word.strip_prefix(&start));
-            *count += words.map(|count| count.parse::<u64>().unwrap()).sum::<u64>();
+            let counts = line.split(' ').filter_map(|word| word.strip_prefix(&start));
+            *count += counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>();
         }
     }
     pages
@@ -61,7 +61,7 @@ fn assert_lies_on(node: &mut Node, pod: &Value, on: usize) {
     assert!(volume[on] >= TOUCHED_MIB * MIB && volume[other] == 0, "{stat}");
     let own = row(&stat, "anon");
     assert!(own[on] >= OWN_MIB * MIB && own[other] == 0, "{stat}");
-    let pid = node.seen(pod).pid;
+    let pid = node.cpuset_of(pod).pid;
     let maps = node.sh(&format!("cat /proc/{pid}/numa_maps"));
     let pages = anonymous_pages(&maps);
     assert!(pages[on] * 4096 >= OWN_MIB * MIB && pages[other] == 0, "{maps}");
@@ -80,10 +80,10 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
         "reservedMemory": [{"numaNode": 0, "limits": {"memory": "200Mi"}}],
     });
     let mut machine = machine(&two_nodes());
-    let seen = machine.topology();
-    assert_eq!(seen["cores"], json!(["0-1", "2-3", "4-5", "6-7"]), "{seen:#}");
-    assert_eq!(cpus(&seen["sockets"]), ["0-3", "4-7"], "{seen:#}");
-    assert_eq!(cpus(&seen["nodes"]), ["0-3", "4-7"], "{seen:#}");
+    let topology = machine.topology();
+    assert_eq!(topology["cores"], json!(["0-1", "2-3", "4-5", "6-7"]), "{topology:#}");
+    assert_eq!(cpus(&topology["sockets"]), ["0-3", "4-7"], "{topology:#}");
+    assert_eq!(cpus(&topology["nodes"]), ["0-3", "4-7"], "{topology:#}");
     let mut node = machine.up(&config);
 
     let amounts = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
@@ -96,14 +96,14 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
 
     let three = with_memory_volume(pod("three", &touch(), &amounts("3", "200Mi")));
     let three = node.run(three);
-    let seen = node.seen(&three);
-    assert_eq!((seen.cpus.len(), &seen.mems), (3, &set("1")), "{seen:?}");
-    assert!(seen.cpus.is_subset(&set("4-7")), "{seen:?}");
+    let cpuset = node.cpuset_of(&three);
+    assert_eq!((cpuset.cpus.len(), &cpuset.mems), (3, &set("1")), "{cpuset:?}");
+    assert!(cpuset.cpus.is_subset(&set("4-7")), "{cpuset:?}");
     assert_lies_on(&mut node, &three, 1);
 
     let two = with_memory_volume(pod("two", &touch(), &amounts("2", "100Mi")));
     let two = node.run(two);
-    let of_two = node.seen(&two);
+    let of_two = node.cpuset_of(&two);
     assert_eq!((&of_two.cpus, &of_two.mems), (&set("2-3"), &set("0")));
     assert_lies_on(&mut node, &two, 0);
 
@@ -114,8 +114,8 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
     let mut shared = pod("shared", SLEEP, &json!({}));
     shared["spec"]["containers"][0]["resources"] = resources("1", "64Mi");
     let shared = node.run(shared);
-    let left: CpuSet = &set("0-7") - &(&seen.cpus | &of_two.cpus);
-    let of_shared = node.seen(&shared);
+    let left: CpuSet = &set("0-7") - &(&cpuset.cpus | &of_two.cpus);
+    let of_shared = node.cpuset_of(&shared);
     assert_eq!((&of_shared.cpus, &of_shared.mems), (&left, &set("0-1")));
 
     // As many CPUs would be there, on two nodes.
@@ -143,6 +143,6 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
     node.patch("shared", "resize", &larger);
     // Both in the end, whichever comes first.
     let limits = format!("cd {}; cat memory.max cpu.max", cgroup_of(&shared));
-    node.until_said(&limits, "100663296\n200000 100000\n");
-    assert_eq!(node.seen(&shared).pid, of_shared.pid);
+    node.until_output(&limits, "100663296\n200000 100000\n");
+    assert_eq!(node.cpuset_of(&shared).pid, of_shared.pid);
 }

@@ -18,7 +18,7 @@ fn a_pod_that_takes_the_last_memory_is_evicted_and_others_run_on() {
     let config = json!({"evictionHard": {"memory.available": format!("{LEAST_MIB}Mi")}});
     let mut node = machine(&two_nodes()).up(&config);
     let modest = node.run(pod("modest", SLEEP, &json!({"cpu": "100m", "memory": "64Mi"})));
-    let before = node.seen(&modest);
+    let before = node.cpuset_of(&modest);
 
     let available = node.sh(&format!("awk '{AVAILABLE}' /proc/meminfo"));
     let taken = available.trim().parse::<u64>().unwrap() - (LEAST_MIB - MISSING_MIB);
@@ -28,15 +28,15 @@ fn a_pod_that_takes_the_last_memory_is_evicted_and_others_run_on() {
     let status = &greedy["status"];
     assert_eq!((phase(&greedy), &status["reason"]), ("Failed", &json!("Evicted")), "{greedy:#}");
     let message = status["message"].as_str().unwrap_or_default();
-    let words = format!(
+    let expected = format!(
         "The node was low on resource: memory. Threshold quantity: {LEAST_MIB}Mi, available: "
     );
-    assert!(message.starts_with(&words), "{message}");
+    assert!(message.starts_with(&expected), "{message}");
     assert!(message.contains("Container c was using ") && message.contains("request is 0"));
 
     let object = node.object();
     let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    let pressure = conditions.find(|of| of["type"] == "MemoryPressure").unwrap();
+    let pressure = conditions.find(|condition| condition["type"] == "MemoryPressure").unwrap();
     assert_eq!(pressure["status"], "True", "{object:#}");
     // Nobody else comes who asks for nothing.
     let late = node.refused(pod("late", SLEEP, &json!({})));
@@ -44,9 +44,9 @@ fn a_pod_that_takes_the_last_memory_is_evicted_and_others_run_on() {
     let message = late["message"].as_str().unwrap_or_default();
     assert!(message.ends_with("The node had condition: [MemoryPressure]. "), "{message}");
 
-    let after = node.seen(&modest);
+    let after = node.cpuset_of(&modest);
     assert_eq!((&before.pid, &before.cpus), (&after.pid, &after.cpus));
     // What it held is the machine's again.
     let enough = format!("[ $(awk '{AVAILABLE}' /proc/meminfo) -gt {LEAST_MIB} ] && echo enough");
-    node.until_said(&format!("{enough} || true"), "enough\n");
+    node.until_output(&format!("{enough} || true"), "enough\n");
 }

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What the agent logs when it is at work.
-const TAKEN_UP: &str = "took up what runs";
+const ADOPTED: &str = "took up what runs";
 
 /// Two of them at a time are no faster on any machine that has to emulate eight CPUs each.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -119,7 +119,7 @@ impl Drop for Node {
                 self.starts
             );
             match self.machine.guest.run(&script) {
-                Ok((_, said)) => eprintln!("--- Berth's log\n{said}"),
+                Ok((_, log)) => eprintln!("--- Berth's log\n{log}"),
                 Err(error) => eprintln!("{error}"),
             }
         }
@@ -173,12 +173,12 @@ impl Node {
         );
         self.sh(&script);
         // Said once it is known what runs, and all of it has been looked at.
-        let is_up = format!("grep -q '{TAKEN_UP}' {log} || ! pidof berth >/dev/null");
+        let is_up = format!("grep -q '{ADOPTED}' {log} || ! pidof berth >/dev/null");
         let wait =
             self.machine.guest.wait("Berth is up", &is_up, |status, _| (status == 0).then_some(()));
         wait.unwrap_or_else(|error| panic!("{error}"));
         let (log, kubeconfig) = (self.log(), format!("cat {data}/kubeconfig"));
-        assert!(log.contains(TAKEN_UP), "{log}");
+        assert!(log.contains(ADOPTED), "{log}");
         let text = self.sh(&kubeconfig);
         let mut config = Kubeconfig::parse(&text, Path::new("kubeconfig")).unwrap();
         config.address.port = self.machine.guest.port();
@@ -206,13 +206,15 @@ impl Node {
     fn poll<T>(&mut self, what: &str, mut look: impl FnMut(&mut Node) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
-            if let Some(seen) = look(self) {
-                return seen;
+            if let Some(found) = look(self) {
+                return found;
             }
             if started.elapsed() > PATIENCE {
                 let pods = self.runtime.block_on(self.api().list_values(PODS, &Scope::default()));
-                let told = |pod: &Value| format!("{}: {}", pod["metadata"]["name"], pod["status"]);
-                let pods = pods.map(|pods: Vec<Value>| pods.iter().map(told).collect::<Vec<_>>());
+                let summary =
+                    |pod: &Value| format!("{}: {}", pod["metadata"]["name"], pod["status"]);
+                let pods =
+                    pods.map(|pods: Vec<Value>| pods.iter().map(summary).collect::<Vec<_>>());
                 panic!("not in time: {what}\n{pods:#?}");
             }
             std::thread::sleep(PAUSE);
@@ -220,7 +222,7 @@ impl Node {
     }
 
     /// Waits until a script says this.
-    pub(crate) fn until_said(&mut self, script: &str, wanted: &str) {
+    pub(crate) fn until_output(&mut self, script: &str, wanted: &str) {
         self.poll(&format!("{wanted:?} of {script}"), |node| {
             (node.sh(script) == wanted).then_some(())
         });
@@ -275,12 +277,12 @@ impl Node {
     }
 
     /// Where the only container of a pod really is.
-    pub(crate) fn seen(&mut self, pod: &Value) -> Seen {
+    pub(crate) fn cpuset_of(&mut self, pod: &Value) -> ContainerCpuset {
         self.look(pod).unwrap_or_else(|text| panic!("cgroup and process differ: {text}"))
     }
 
     /// Where it is; what was read instead while it is being moved.
-    fn look(&mut self, pod: &Value) -> Result<Seen, String> {
+    fn look(&mut self, pod: &Value) -> Result<ContainerCpuset, String> {
         let cgroup = cgroup_of(pod);
         let text = self.sh(&format!(
             "cd {cgroup}\n\
@@ -297,16 +299,20 @@ impl Node {
         let set = |name: &str| {
             CpuSet::parse(&field(name)).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
         };
-        let seen = Seen { cpus: set("cpus "), mems: set("mems "), pid: field("pid ") };
+        let cpuset = ContainerCpuset { cpus: set("cpus "), mems: set("mems "), pid: field("pid ") };
         let allowed = (set("Cpus_allowed_list:"), set("Mems_allowed_list:"));
-        if (&seen.cpus, &seen.mems) == (&allowed.0, &allowed.1) { Ok(seen) } else { Err(text) }
+        if (&cpuset.cpus, &cpuset.mems) == (&allowed.0, &allowed.1) {
+            Ok(cpuset)
+        } else {
+            Err(text)
+        }
     }
 
     /// Waits until a pod's only container has these CPUs.
-    pub(crate) fn until_on(&mut self, pod: &Value, cpus: &str) -> Seen {
+    pub(crate) fn until_on(&mut self, pod: &Value, cpus: &str) -> ContainerCpuset {
         let what = format!("{} on CPUs {cpus}", pod["metadata"]["name"]);
         let cpus = set(cpus);
-        self.poll(&what, |node| node.look(pod).ok().filter(|seen| seen.cpus == cpus))
+        self.poll(&what, |node| node.look(pod).ok().filter(|cpuset| cpuset.cpus == cpus))
     }
 
     /// The physical cores of CPUs, as the kernel numbers them: socket and core.
@@ -322,13 +328,13 @@ impl Node {
 }
 
 /// The CPUs of each of the sockets or nodes of a machine.
-pub(crate) fn cpus(of: &Value) -> Vec<&Value> {
-    of.as_array().into_iter().flatten().map(|one| &one["cpus"]).collect()
+pub(crate) fn cpus(topology: &Value) -> Vec<&Value> {
+    topology.as_array().into_iter().flatten().map(|one| &one["cpus"]).collect()
 }
 
 /// Where a container really is: what its cgroup has and, the same, what its first process has.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ContainerCpuset {
     pub(crate) cpus: CpuSet,
     /// Memory nodes; a set of numbers is a set of numbers.
     pub(crate) mems: CpuSet,

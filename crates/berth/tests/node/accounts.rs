@@ -52,9 +52,9 @@ async fn check(change: impl FnOnce(&mut berth::server::Settings), host: fn(&Valu
     let done = berth.until("looks", |pod| phase(pod) == "Succeeded").await;
     assert_eq!(done["spec"]["serviceAccountName"], "default");
     let ended = &done["status"]["containerStatuses"][0]["state"]["terminated"];
-    let said = ended["message"].as_str().unwrap();
-    let parts: Vec<&str> = said.splitn(5, '\n').collect();
-    let [at, port, namespace, token, authority] = parts[..] else { panic!("{said}") };
+    let message = ended["message"].as_str().unwrap();
+    let parts: Vec<&str> = message.splitn(5, '\n').collect();
+    let [at, port, namespace, token, authority] = parts[..] else { panic!("{message}") };
     assert_eq!(at, host(&done));
     assert_eq!(namespace, "test");
 

@@ -5,12 +5,12 @@ use client::kind::PODS;
 use prost_reflect::prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::placement::told;
+use crate::placement::event_messages;
 use crate::support::{Berth, SLEEP, phase, pod, until, until_or};
 
 fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a str> {
     let mut all = pod["status"]["conditions"].as_array()?.iter();
-    all.find(|of| of["type"] == kind)?["status"].as_str()
+    all.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +47,7 @@ async fn a_pre_stop_hook_that_uses_up_the_grace_period_has_failed() {
     berth.delete("p").await;
     berth.gone("p").await;
     let messages = until("the event", async || {
-        let messages = told(&berth, "p", "FailedPreStopHook").await;
+        let messages = event_messages(&berth, "p", "FailedPreStopHook").await;
         (!messages.is_empty()).then_some(messages)
     })
     .await;
@@ -83,9 +83,11 @@ async fn a_second_delete_leaves_a_running_hook_less_time_and_does_not_begin_it_a
         .collect();
     // The hook had the four seconds, and every container has two.
     assert_eq!(timeouts, [2]);
-    until_or("the event", async || match told(&berth, "p", "FailedPreStopHook").await.len() {
-        0 => Err("no event".to_owned()),
-        _ => Ok(()),
+    until_or("the event", async || {
+        match event_messages(&berth, "p", "FailedPreStopHook").await.len() {
+            0 => Err("no event".to_owned()),
+            _ => Ok(()),
+        }
     })
     .await;
     berth.end().await;

@@ -121,10 +121,13 @@ impl Pods {
 async fn own(api: &Client, runtime: &cri::Client, containerd: &Containerd, all: &mut Pods) {
     until("somebody has CPUs of its own", async || {
         let running = running(runtime).await;
-        if running.values().any(|of| of.exclusive && all.kept.contains(&of.pod)) {
+        if running
+            .values()
+            .any(|container| container.exclusive && all.kept.contains(&container.pod))
+        {
             return Some(());
         }
-        if book(containerd)["entries"].as_object().is_none_or(serde_json::Map::is_empty) {
+        if ledger(containerd)["entries"].as_object().is_none_or(serde_json::Map::is_empty) {
             all.make(api, true).await;
         }
         None
@@ -210,8 +213,8 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, Running> {
     found
 }
 
-/// No CPU that is somebody's own is anybody else's, and the book of the node that was killed has it so.
-fn check(running: &BTreeMap<String, Running>, book: &Value, after: usize) {
+/// No CPU that is somebody's own is anybody else's, and the ledger of the node that was killed has it so.
+fn check(running: &BTreeMap<String, Running>, ledger: &Value, after: usize) {
     for (id, of) in running.iter().filter(|(_, of)| of.exclusive) {
         for (other, theirs) in running.iter().filter(|(other, _)| *other != id) {
             let (pod, cpus) = (&of.pod, &of.cpus);
@@ -220,9 +223,9 @@ fn check(running: &BTreeMap<String, Running>, book: &Value, after: usize) {
                 "after kill {after}: {pod} has {cpus} to itself, and {other} is {theirs:?}"
             );
         }
-        let booked = book["entries"][&of.uid]["c"].as_str().map(CpuSet::parse);
+        let booked = ledger["entries"][&of.uid]["c"].as_str().map(CpuSet::parse);
         let same = booked.is_some_and(|booked| booked.is_ok_and(|booked| booked == of.cpus));
-        assert!(same, "after kill {after}: {of:?} is not in the book, {book}");
+        assert!(same, "after kill {after}: {of:?} is not in the ledger, {ledger}");
     }
 }
 
@@ -244,12 +247,12 @@ async fn check_lives(
 }
 
 /// The pods that something is left of on the machine, by their uids: cgroups, directories, and CPUs in the
-/// book.
+/// ledger.
 fn traces(containerd: &Containerd) -> BTreeSet<String> {
     let here = containerd.directory().join("data/agent");
-    let book = book(containerd);
+    let ledger = ledger(containerd);
     let mut found: BTreeSet<String> =
-        book["entries"].as_object().into_iter().flatten().map(|(uid, _)| uid.clone()).collect();
+        ledger["entries"].as_object().into_iter().flatten().map(|(uid, _)| uid.clone()).collect();
     found.extend(names(&here.join("pods")));
     let tree = Path::new("/sys/fs/cgroup");
     let hierarchies = names(tree).into_iter().map(|name| tree.join(name));
@@ -271,7 +274,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// Who has which CPUs, as it is on the disk.
-fn book(containerd: &Containerd) -> Value {
+fn ledger(containerd: &Containerd) -> Value {
     let path = containerd.directory().join("data/agent/cpu_manager_state");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -321,10 +324,10 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         }
         victim.kill();
         let running = running(&runtime).await;
-        check(&running, &book(&containerd), kill);
+        check(&running, &ledger(&containerd), kill);
         check_lives(&runtime, &before, &running, &all.kept, kill).await;
         seen += running.len();
-        owners += running.values().filter(|of| of.exclusive).count();
+        owners += running.values().filter(|container| container.exclusive).count();
         before = running;
         victim = start(&containerd).await;
         let pods = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
@@ -352,7 +355,7 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         pods.iter().find(waits).map_or(Ok(()), |pod| Err(format!("{pod:#}")))
     })
     .await;
-    check(&running(&runtime).await, &book(&containerd), kills);
+    check(&running(&runtime).await, &ledger(&containerd), kills);
     for pod in victim.api.list_values(PODS, &Scope::default()).await.unwrap() {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let _ = victim.api.delete(PODS, "test", name, &DeleteOptions::default()).await;

@@ -32,7 +32,7 @@ pub(crate) fn machine() -> (CpuSet, CpuSet, CpuSet) {
     (all, last, others)
 }
 
-pub(crate) fn one_to_be_had(config: &mut KubeletConfig) {
+pub(crate) fn one_exclusive_cpu(config: &mut KubeletConfig) {
     let (_, _, reserved) = machine();
     config.cpu_manager_policy = CpuManagerPolicy::Static;
     config.reserved_system_cpus = Some(reserved.to_string());
@@ -57,8 +57,8 @@ pub(crate) async fn process(hands: &Hands, pod: &Value) -> u32 {
     let request =
         cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
     let answer = hands.runtime.call(request).await.unwrap();
-    let told: Value = serde_json::from_str(&answer.info["info"]).unwrap();
-    u32::try_from(told["pid"].as_u64().unwrap()).unwrap()
+    let info: Value = serde_json::from_str(&answer.info["info"]).unwrap();
+    u32::try_from(info["pid"].as_u64().unwrap()).unwrap()
 }
 
 /// The CPUs a process may run on.
@@ -77,11 +77,11 @@ pub(crate) fn cpusets() -> PathBuf {
 /// The cpuset of a process, as a directory.
 fn cpuset_of(pid: u32) -> PathBuf {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let of = |start: &str| {
+    let line_after = |start: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(':')).map(|(_, of)| of);
         lines.find_map(|line| line.strip_prefix(start)).map(str::to_owned)
     };
-    let path = of("cpuset:").or_else(|| of(":")).unwrap();
+    let path = line_after("cpuset:").or_else(|| line_after(":")).unwrap();
     cpusets().join(path.trim_start_matches('/'))
 }
 
@@ -130,8 +130,8 @@ impl Watched {
         };
         while !self.stop.load(Ordering::Relaxed) {
             let mut owners =
-                below(parent).into_iter().filter(|of| cpus_in(of).as_ref() == Some(own));
-            if owners.any(|of| has_process(&of)) {
+                below(parent).into_iter().filter(|cgroup| cpus_in(cgroup).as_ref() == Some(own));
+            if owners.any(|cgroup| has_process(&cgroup)) {
                 let both = usize::from(!allowed(shared).is_disjoint(own));
                 self.both.fetch_add(both, Ordering::Relaxed);
                 self.seen.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Watched {
 #[tokio::test(flavor = "multi_thread")]
 async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes() {
     let (all, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
     let (_, shared) = running(&berth, "shared").await;
     assert_eq!(allowed(shared), all);
@@ -205,7 +205,7 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
     let (all, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
     let (_, shared) = running(&berth, "shared").await;
     berth.create(exclusive("own")).await;
@@ -226,7 +226,7 @@ async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
 }
 
 /// Messages of a pod's events with that reason.
-pub(crate) async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
+pub(crate) async fn event_messages(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
     let scope = Scope { namespace: "test".to_owned(), ..Scope::default() };
     let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
     let about = events
@@ -238,7 +238,7 @@ pub(crate) async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String>
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let (_, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
     assert_eq!(truth::check(&berth.hands).await.repaired, 0);
@@ -255,9 +255,9 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     }
     let start = format!("Container c had CPUs {others} instead of {own} and was put back");
     until("the event of a fight", async || {
-        let messages = told(&berth, "own", "PlacementRepaired").await;
+        let messages = event_messages(&berth, "own", "PlacementRepaired").await;
         assert!(messages.iter().all(|message| message.starts_with(&start)), "{messages:?}");
-        messages.iter().any(|of| of.contains("3 times within 5 checks")).then_some(())
+        messages.iter().any(|message| message.contains("3 times within 5 checks")).then_some(())
     })
     .await;
     let counted = berth.hands.counters.registry.render();
@@ -280,7 +280,7 @@ async fn a_container_may_hold_its_own_threads_to_less() {
     let (all, _, others) = machine();
     let first: CpuSet = others.first().into_iter().collect();
     let command = format!("trap 'exit 0' TERM; taskset -c {first} sleep 600 & wait");
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("narrow", &["sh", "-c", &command])).await;
     let (_, shell) = running(&berth, "narrow").await;
     let narrowed = until("the narrowed process", async || {
@@ -302,7 +302,7 @@ async fn a_container_may_hold_its_own_threads_to_less() {
 async fn the_check_comes_by_itself_every_period() {
     let (_, own, others) = machine();
     let mut berth = Berth::start(|config| {
-        one_to_be_had(config);
+        one_exclusive_cpu(config);
         config.cpu_manager_reconcile_period = Duration::from_millis(200);
     })
     .await;
@@ -310,7 +310,8 @@ async fn the_check_comes_by_itself_every_period() {
     let (_, owner) = running(&berth, "own").await;
     std::fs::write(cpuset_of(owner).join("cpuset.cpus"), others.to_string()).unwrap();
     until("the repair", async || (allowed(owner) == own).then_some(())).await;
-    until("the event", async || told(&berth, "own", "PlacementRepaired").await.pop()).await;
+    until("the event", async || event_messages(&berth, "own", "PlacementRepaired").await.pop())
+        .await;
     berth.delete("own").await;
     berth.gone("own").await;
     berth.end().await;
@@ -319,7 +320,7 @@ async fn the_check_comes_by_itself_every_period() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     let (all, own, _) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     let hands = Arc::clone(&berth.hands);
     let uid = berth.create(pod("here", SLEEP)).await;
     let (here, pid) = running(&berth, "here").await;

@@ -55,11 +55,11 @@ async fn reasons(berth: &Berth, name: &str) -> Vec<String> {
 }
 
 /// Events are written after the status; waits until all of these are there.
-async fn until_told(berth: &Berth, name: &str, expected: &[&str]) {
+async fn until_events(berth: &Berth, name: &str, expected: &[&str]) {
     until_or(&format!("{expected:?} of {name}"), async || {
-        let told = reasons(berth, name).await;
-        let is_told = |reason: &&str| told.iter().any(|told| told == reason);
-        if expected.iter().all(is_told) { Ok(()) } else { Err(format!("{told:?}")) }
+        let reasons = reasons(berth, name).await;
+        let has_event = |expected: &&str| reasons.iter().any(|reason| reason == expected);
+        if expected.iter().all(has_event) { Ok(()) } else { Err(format!("{reasons:?}")) }
     })
     .await;
 }
@@ -91,7 +91,7 @@ async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
         assert_eq!(found.cpu_quota.unwrap().time, Bound::At(time));
         assert_eq!(found.memory, Some(Bound::At(memory)));
     }
-    until_told(&berth, "sized", &["ResizeStarted", "ResizeCompleted"]).await;
+    until_events(&berth, "sized", &["ResizeStarted", "ResizeCompleted"]).await;
     // What it has is known to the next agent, which has nothing to do.
     berth.restart().await;
     let again = berth.until("sized", is_settled).await;
@@ -160,7 +160,7 @@ async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
         };
         berth.until("whole", is_done).await;
     }
-    until_told(&berth, "whole", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
+    until_events(&berth, "whole", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
     berth.delete("whole").await;
     berth.gone("whole").await;
     berth.end().await;
@@ -181,7 +181,7 @@ async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
         |pod: &Value| is_settled(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1;
     let after = berth.until("again", restarted).await;
     assert_eq!(in_force(&berth, &after, "/burstable").memory, Some(Bound::At(96 * MIB)));
-    until_told(&berth, "again", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
+    until_events(&berth, "again", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
     berth.delete("again").await;
     berth.gone("again").await;
     berth.end().await;
@@ -212,7 +212,7 @@ async fn what_does_not_fit_waits_until_others_are_gone() {
         is_settled(pod) && status["allocatedResources"] == milli(600)["requests"]
     };
     berth.until("waits", done).await;
-    until_told(&berth, "waits", &["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]).await;
+    until_events(&berth, "waits", &["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]).await;
     for name in ["waits", "beside"] {
         berth.delete(name).await;
         berth.gone(name).await;
@@ -246,7 +246,7 @@ async fn memory_in_use_is_not_taken_away() {
     let message = condition(&after, "PodResizeInProgress").unwrap()["message"].to_string();
     assert!(message.contains("cannot decrease memory limits"), "{message}");
     assert_eq!(in_force(&berth, &after, "/burstable").memory, Some(Bound::At(128 * MIB)));
-    until_told(&berth, "full", &["ResizeStarted", "ResizeError"]).await;
+    until_events(&berth, "full", &["ResizeStarted", "ResizeError"]).await;
     berth.delete("full").await;
     berth.gone("full").await;
     berth.end().await;
@@ -263,8 +263,8 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
     .await;
     let all = berth.settings.machine.topology.all_cpus().clone();
     let own = all.len() - 1;
-    let of = |cpu: String| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
-    let mut manifest = with("pinned", of("500m".to_owned()));
+    let cpus = |cpu: String| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
+    let mut manifest = with("pinned", cpus("500m".to_owned()));
     for list in ["requests", "limits"] {
         manifest["spec"]["containers"][0]["resources"][list]["memory"] = "64Mi".into();
     }
@@ -273,7 +273,7 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
     let before = berth.until("pinned", is_settled).await;
     let other = berth.until("shares", is_settled).await;
     assert_eq!(in_force(&berth, &before, "").cpus, all);
-    resize(&berth, "pinned", of(own.to_string())).await;
+    resize(&berth, "pinned", cpus(own.to_string())).await;
     let has = |cpu: String| {
         move |pod: &Value| {
             let status = &pod["status"]["containerStatuses"][0];
@@ -287,7 +287,7 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
     assert_eq!(found.cpu_quota.map(|quota| quota.time), Some(Bound::Max));
     let shared = in_force(&berth, &other, "/besteffort").cpus;
     assert_eq!(shared.to_string(), "0");
-    resize(&berth, "pinned", of("500m".to_owned())).await;
+    resize(&berth, "pinned", cpus("500m".to_owned())).await;
     let back = berth.until("pinned", has("500m".to_owned())).await;
     let found = in_force(&berth, &back, "");
     assert_eq!((found.cpus, found.cpu_quota.unwrap().time), (all.clone(), Bound::At(50_000)));
@@ -363,13 +363,13 @@ async fn the_door_answers_over_its_socket() {
     assert_eq!((of.name.as_str(), of.namespace.as_str()), ("pinned", "test"));
     let cpus: Vec<i64> = in_force(&berth, &pinned, "").cpus.iter().map(|c| c.0.into()).collect();
     assert_eq!(of.containers[0].cpu_ids, cpus);
-    let asked = |name: &str| v1::GetPodResourcesRequest {
+    let request = |name: &str| v1::GetPodResourcesRequest {
         pod_name: name.to_owned(),
         pod_namespace: "test".to_owned(),
     };
-    let one = client.get(asked("pinned")).await.unwrap().into_inner();
+    let one = client.get(request("pinned")).await.unwrap().into_inner();
     assert_eq!(one.pod_resources.as_ref(), Some(of));
-    let none = client.get(asked("nope")).await.unwrap_err();
+    let none = client.get(request("nope")).await.unwrap_err();
     assert_eq!(none.message(), "pod nope in namespace test not found");
     let could = client.get_allocatable_resources(v1::AllocatableResourcesRequest {}).await.unwrap();
     let cpus = berth.settings.machine.topology.all_cpus().len();

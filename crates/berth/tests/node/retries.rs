@@ -93,8 +93,12 @@ async fn another_image_is_tried_at_once_and_replaces_the_container() {
     assert_eq!(status(&waiting)["lastState"]["terminated"]["exitCode"], 0, "{waiting:#}");
     let message = "Container c definition changed, will be restarted";
     until_or("the event", async || {
-        let told = crate::placement::told(&berth, "p", "Killing").await;
-        if told.iter().any(|told| told == message) { Ok(()) } else { Err(format!("{told:?}")) }
+        let messages = crate::placement::event_messages(&berth, "p", "Killing").await;
+        if messages.iter().any(|sent| sent == message) {
+            Ok(())
+        } else {
+            Err(format!("{messages:?}"))
+        }
     })
     .await;
     set_image(rig::BUSYBOX).await;

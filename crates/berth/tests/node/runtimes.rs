@@ -12,7 +12,7 @@ use cri::v1;
 use objects::KubeletConfig;
 use serde_json::{Value, json};
 
-use crate::placement::{exclusive, machine, one_to_be_had, told};
+use crate::placement::{event_messages, exclusive, machine, one_exclusive_cpu};
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
 /// Takes out of a request where its container is to run.
@@ -35,7 +35,7 @@ fn ignore_places(message: &mut dyn Any) -> Result<(), String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said() {
     let (all, own, _) = machine();
-    let (mut berth, _) = Berth::behind(ignore_places, one_to_be_had).await;
+    let (mut berth, _) = Berth::behind(ignore_places, one_exclusive_cpu).await;
     berth.create(exclusive("own")).await;
     // It starts all the same.
     berth.until("own", |pod| phase(pod) == "Running").await;
@@ -45,7 +45,7 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
     }
     let start = format!("Container c has CPUs {all} instead of {own} and cannot be put there");
     let message = until("the event", async || {
-        let messages = told(&berth, "own", "PlacementNotInForce").await;
+        let messages = event_messages(&berth, "own", "PlacementNotInForce").await;
         assert!(messages.len() <= 1, "{messages:?}");
         messages.into_iter().next()
     })
@@ -104,7 +104,7 @@ async fn a_pod_that_comes_while_the_runtime_is_away_is_told_of_and_started_when_
     };
     berth.until("p", waiting).await;
     let message = until("the event", async || {
-        let messages = told(&berth, "p", "FailedCreatePodSandBox").await;
+        let messages = event_messages(&berth, "p", "FailedCreatePodSandBox").await;
         assert!(messages.len() <= 1, "{messages:?}");
         messages.into_iter().next()
     })
@@ -133,7 +133,7 @@ fn with_classes(advertised: Advertised) -> impl Fn(&mut dyn Any) -> Result<(), S
         }
         if let Some(request) = message.downcast_mut::<v1::CreateContainerRequest>() {
             let config = request.config.clone().unwrap_or_default();
-            if config.qos_resources.iter().any(|of| of.class == "broken") {
+            if config.qos_resources.iter().any(|resource| resource.class == "broken") {
                 return Err("class \"broken\" of \"rdt\" has no cache left".to_owned());
             }
         }
@@ -166,13 +166,20 @@ fn classes_of<R: cri::Rpc>(passage: &cri::Passage, read: impl Fn(R) -> Vec<Strin
 fn created(passage: &cri::Passage) -> Vec<String> {
     classes_of(passage, |request: v1::CreateContainerRequest| {
         let classes = request.config.unwrap_or_default().qos_resources;
-        classes.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
+        classes
+            .into_iter()
+            .map(|resource| format!("{}={}", resource.name, resource.class))
+            .collect()
     })
 }
 
 fn updated(passage: &cri::Passage) -> Vec<String> {
     classes_of(passage, |request: v1::UpdateContainerResourcesRequest| {
-        request.qos_resources.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
+        request
+            .qos_resources
+            .into_iter()
+            .map(|resource| format!("{}={}", resource.name, resource.class))
+            .collect()
     })
 }
 
@@ -196,11 +203,11 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
     advertised.lock().unwrap().container_qos_resources = vec![rdt.clone()];
     let alter = with_classes(Arc::clone(&advertised));
     let (mut berth, passage) = Berth::behind(alter, gate_on).await;
-    let containers = |told: &Value| told["containerQOSResources"].clone();
-    let told_of_rdt = json!([{"name": "k8s.io/rdt", "mutable": true, "classes": [
+    let containers = |status: &Value| status["containerQOSResources"].clone();
+    let advertised_rdt = json!([{"name": "k8s.io/rdt", "mutable": true, "classes": [
         {"name": "gold", "capacity": 1}, {"name": "silver"}, {"name": "broken"},
     ]}]);
-    advertises(&berth, |told| containers(told) == told_of_rdt).await;
+    advertises(&berth, |status| containers(status) == advertised_rdt).await;
 
     berth.create(classy("gold", "rdt", "gold")).await;
     berth.until("gold", |pod| phase(pod) == "Running").await;
@@ -212,13 +219,13 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
         pod["status"].clone()
     };
     let status = refused("second", "gold").await;
-    let said = "enough of class \"gold\" of QoS resource \"k8s.io/rdt\", requested: 1, used: 1, capacity: 1";
-    assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
+    let message = "enough of class \"gold\" of QoS resource \"k8s.io/rdt\", requested: 1, used: 1, capacity: 1";
+    assert!(status["message"].as_str().unwrap_or_default().contains(message), "{status:#}");
     let status = refused("unknown", "bronze").await;
-    let said = "QoS resource \"k8s.io/rdt\" of the node has no class \"bronze\"";
-    assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
+    let message = "QoS resource \"k8s.io/rdt\" of the node has no class \"bronze\"";
+    assert!(status["message"].as_str().unwrap_or_default().contains(message), "{status:#}");
     berth.restart().await;
-    advertises(&berth, |told| containers(told) == told_of_rdt).await;
+    advertises(&berth, |status| containers(status) == advertised_rdt).await;
     berth.create(classy("third", "rdt", "gold")).await;
     berth.until("third", |pod| phase(pod) == "Failed").await;
 
@@ -227,10 +234,10 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
     let waiting = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
     let is_refused = |pod: &Value| waiting(pod)["reason"] == "CreateContainerError";
     let pod = berth.until("broken", is_refused).await;
-    let said = "class \"broken\" of \"rdt\" has no cache left";
-    assert!(waiting(&pod)["message"].as_str().unwrap_or_default().contains(said), "{pod:#}");
-    let events = told(&berth, "broken", "Failed").await;
-    assert!(events.iter().any(|message| message.contains(said)), "{events:?}");
+    let expected = "class \"broken\" of \"rdt\" has no cache left";
+    assert!(waiting(&pod)["message"].as_str().unwrap_or_default().contains(expected), "{pod:#}");
+    let events = event_messages(&berth, "broken", "Failed").await;
+    assert!(events.iter().any(|message| message.contains(expected)), "{events:?}");
 
     // Another class while it runs, and what was given up is free.
     let patch = json!({"spec": {"containers": [
@@ -253,14 +260,15 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
         advertised.container_qos_resources =
             vec![rdt, resource("example.com/x", false, &[("a", 0)])];
     }
-    let told = advertises(&berth, |told| told["podQOSResources"][0]["name"] != Value::Null).await;
-    assert_eq!(containers(&told), told_of_rdt);
+    let status =
+        advertises(&berth, |status| status["podQOSResources"][0]["name"] != Value::Null).await;
+    assert_eq!(containers(&status), advertised_rdt);
     let network = json!({"name": "example.com/network", "classes": [{"name": "fast"}]});
-    assert_eq!(told["podQOSResources"], json!([network]));
+    assert_eq!(status["podQOSResources"], json!([network]));
     berth.create(classy("both", "example.com/x", "a")).await;
     let pod = berth.until("both", |pod| phase(pod) == "Failed").await;
-    let said = pod["status"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(said.contains("Node has no QoS resource \"example.com/x\""), "{said}");
+    let message = pod["status"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains("Node has no QoS resource \"example.com/x\""), "{message}");
     for name in ["gold", "broken", "fourth"] {
         berth.delete(name).await;
         berth.gone(name).await;

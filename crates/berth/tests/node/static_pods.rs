@@ -67,10 +67,10 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
 
     // A file that is wrong is told of, and no matter to the other.
     std::fs::write(manifests.join("wrong.yaml"), "apiVersion: v1\nkind: Job\n").unwrap();
-    let told = told_of_node(&berth, "FailedStaticPod").await;
+    let message = node_event(&berth, "FailedStaticPod").await;
     assert!(
-        told.ends_with("wrong.yaml: line 2, column 7: kind: should be \"Pod\", found \"Job\""),
-        "{told}"
+        message.ends_with("wrong.yaml: line 2, column 7: kind: should be \"Pod\", found \"Job\""),
+        "{message}"
     );
     berth.restart().await;
     let after = berth.until("web-node-1", is_running).await;
@@ -91,7 +91,7 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
 }
 
 /// The message of an event of the node.
-async fn told_of_node(berth: &Berth, reason: &str) -> String {
+async fn node_event(berth: &Berth, reason: &str) -> String {
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
     until(reason, async || {
         let events = berth.api.list_values(EVENTS, &scope).await.unwrap();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use agent::hands::Hands;
 use berth::in_process::InProcess;
+use berth::instance_lock::PodsOnExit;
 use berth::machine_source::load_machine;
-use berth::presence::Pods;
 use berth::up::{Node, Settings};
 use client::kind::{NAMESPACES, PODS};
 use client::{Client, DeleteOptions};
@@ -32,7 +32,7 @@ pub(crate) struct Berth {
     pub(crate) settings: Settings,
     /// The agent's.
     pub(crate) hands: Arc<Hands>,
-    stop: watch::Sender<Option<Pods>>,
+    stop: watch::Sender<Option<PodsOnExit>>,
     running: Option<JoinHandle<()>>,
 }
 
@@ -159,7 +159,7 @@ impl Berth {
     }
 
     pub(crate) async fn end(&mut self) {
-        self.stop.send_replace(Some(Pods::RunOn));
+        self.stop.send_replace(Some(PodsOnExit::Keep));
         if let Some(running) = self.running.take() {
             running.await.unwrap();
         }
@@ -168,7 +168,7 @@ impl Berth {
 
 async fn begin(
     settings: &Settings,
-) -> (Client, Arc<Hands>, watch::Sender<Option<Pods>>, JoinHandle<()>) {
+) -> (Client, Arc<Hands>, watch::Sender<Option<PodsOnExit>>, JoinHandle<()>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");

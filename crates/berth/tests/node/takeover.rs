@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::placement::{
-    allowed, clean, container_id, exclusive, machine, one_to_be_had, process, running, told,
+    allowed, clean, container_id, event_messages, exclusive, machine, one_exclusive_cpu, process,
+    running,
 };
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
@@ -53,7 +54,7 @@ impl Watch {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pinned_pod_keeps_its_cpus_when_the_state_file_is_lost_or_broken() {
     let (_, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
     let (_, shared) = running(&berth, "shared").await;
     berth.create(exclusive("own")).await;
@@ -76,7 +77,7 @@ async fn a_pinned_pod_keeps_its_cpus_when_the_state_file_is_lost_or_broken() {
         assert_eq!(watch.end(), None, "{broken:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "{broken:?}");
     }
-    assert_eq!(told(&berth, "own", "PlacementRepaired").await, [""; 0]);
+    assert_eq!(event_messages(&berth, "own", "PlacementRepaired").await, [""; 0]);
     for name in ["shared", "own"] {
         berth.delete(name).await;
         berth.gone(name).await;
@@ -97,7 +98,7 @@ async fn heartbeat(berth: &Berth) -> String {
 async fn running_pods_are_pinned_before_the_node_reports_when_the_policy_becomes_static() {
     let (all, own, others) = machine();
     let mut berth = Berth::start(|config| {
-        one_to_be_had(config);
+        one_exclusive_cpu(config);
         config.cpu_manager_policy = CpuManagerPolicy::None;
     })
     .await;
@@ -106,14 +107,15 @@ async fn running_pods_are_pinned_before_the_node_reports_when_the_policy_becomes
     let (_, shared) = running(&berth, "shared").await;
     let (_, owner) = running(&berth, "own").await;
     assert_eq!((allowed(owner), allowed(shared)), (all.clone(), all.clone()));
-    assert_eq!(told(&berth, "own", "Placed").await, [""; 0]);
+    assert_eq!(event_messages(&berth, "own", "Placed").await, [""; 0]);
     let before = heartbeat(&berth).await;
     berth.end().await;
     berth.settings.config.cpu_manager_policy = CpuManagerPolicy::Static;
     berth.restart().await;
     until("a report of the node", async || (heartbeat(&berth).await != before).then_some(())).await;
     assert_eq!((allowed(owner), allowed(shared)), (own, others));
-    let message = until("the event", async || told(&berth, "own", "Placed").await.pop()).await;
+    let message =
+        until("the event", async || event_messages(&berth, "own", "Placed").await.pop()).await;
     assert!(message.starts_with("container c has CPUs "), "{message}");
     assert_eq!(running(&berth, "own").await.1, owner);
     clean(&berth).await;
@@ -273,7 +275,7 @@ fn write_manifest(directory: &Path, name: &str, variable: Option<&str>) {
 fn with_manifests(directory: &Path) -> impl FnOnce(&mut KubeletConfig) {
     let path = directory.display().to_string();
     move |config| {
-        one_to_be_had(config);
+        one_exclusive_cpu(config);
         config.static_pod_path = Some(path);
         config.untyped.insert("fileCheckFrequency".to_owned(), "200ms".into());
     }

@@ -67,21 +67,21 @@ impl Up {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let said = timeout(PATIENCE, async {
-            let mut said = Vec::new();
+        let banner = timeout(PATIENCE, async {
+            let mut banner = Vec::new();
             while let Some(line) = lines.next_line().await.unwrap() {
-                said.push(line);
-                if said.last().is_some_and(|line| line.contains("kubectl")) {
+                banner.push(line);
+                if banner.last().is_some_and(|line| line.contains("kubectl")) {
                     break;
                 }
             }
-            said
+            banner
         });
-        let said = said.await.unwrap();
-        assert!(said[0].starts_with("Berth is up after "), "{said:?}");
-        assert!(said.iter().any(|line| line.contains(&format!("node     {NODE}"))), "{said:?}");
+        let banner = banner.await.unwrap();
+        assert!(banner[0].starts_with("Berth is up after "), "{banner:?}");
+        assert!(banner.iter().any(|line| line.contains(&format!("node     {NODE}"))), "{banner:?}");
         // On the node's own address, and not on every one.
-        let agent = said.iter().find(|line| line.starts_with("  agent    https://")).unwrap();
+        let agent = banner.iter().find(|line| line.starts_with("  agent    https://")).unwrap();
         assert!(!agent.contains("//0.0.0.0:") && agent.contains("--agent-address"), "{agent}");
         Up { process, dir, containerd }
     }
@@ -128,8 +128,8 @@ async fn ready(kubectl: &Kubectl<'_>, pod: &str) {
     let waiting = ["wait", "--for=condition=Ready", &name, "--timeout=50s"];
     let (code, _, errors) = kubectl.run(&waiting, "").await;
     if code != 0 {
-        let (_, told, _) = kubectl.run(&["describe", "pod", pod], "").await;
-        panic!("{kubectl:?}: {errors}\n{told}");
+        let (_, report, _) = kubectl.run(&["describe", "pod", pod], "").await;
+        panic!("{kubectl:?}: {errors}\n{report}");
     }
 }
 
@@ -258,8 +258,8 @@ async fn places_are_explained_in_events_and_by_the_program() {
     assert_eq!(code, 0);
     assert!(out.contains("own") && out.contains("0 CPUs to hand out"), "{out}");
     let (code, out, _) = up.berth(&["explain", "node", NODE, "-o", "json"]).await;
-    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &told["pods"][0]["containers"][0]["cpus"]), (0, &cpu.to_string().into()));
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["pods"][0]["containers"][0]["cpus"]), (0, &cpu.to_string().into()));
 
     // A second one waits, and is told what for.
     succeeds(&kubectl, &["apply", "-f", "-"], &exclusive("late", 1)).await;

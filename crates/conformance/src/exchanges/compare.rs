@@ -1,10 +1,10 @@
-//! Comparing an answer with the recorded one.
+//! Comparing a response with the recorded one.
 
 use serde_json::Value;
 
 use super::super::Difference;
 use super::placeholder::Bindings;
-use super::{Answer, item_names};
+use super::{CapturedResponse, item_names};
 
 pub(super) struct Comparison<'a> {
     pub(super) bindings: &'a mut Bindings,
@@ -15,12 +15,12 @@ pub(super) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    pub(super) fn response(&mut self, expected: &Value, answer: &Answer, place: &str) {
+    pub(super) fn response(&mut self, expected: &Value, response: &CapturedResponse, place: &str) {
         let status = expected["status"].as_u64().unwrap_or_default();
-        if status != u64::from(answer.status) {
-            let said = String::from_utf8_lossy(&answer.body);
-            let said = said.chars().take(600).collect::<String>();
-            self.differ("status", &status.to_string(), &format!("{} {said}", answer.status));
+        if status != u64::from(response.status) {
+            let text = String::from_utf8_lossy(&response.body);
+            let text = text.chars().take(600).collect::<String>();
+            self.differ("status", &status.to_string(), &format!("{} {text}", response.status));
             let message = &expected["body"]["message"];
             if message.is_string() {
                 self.differ("message", &message.to_string(), "");
@@ -28,13 +28,13 @@ impl Comparison<'_> {
             return;
         }
         if let Some(media) = expected["content_type"].as_str()
-            && !self.bindings.matches(media, &answer.content_type)
+            && !self.bindings.matches(media, &response.content_type)
         {
-            self.differ("content type", media, &answer.content_type);
+            self.differ("content type", media, &response.content_type);
         }
-        self.warnings(expected, answer);
+        self.warnings(expected, response);
         for (name, value) in expected["headers"].as_object().into_iter().flatten() {
-            let got = answer.headers.get(name.to_ascii_lowercase());
+            let got = response.headers.get(name.to_ascii_lowercase());
             let got = got.and_then(|v| v.to_str().ok()).unwrap_or_default();
             let wanted = value.as_str().unwrap_or_default();
             if !self.bindings.matches(wanted, got) {
@@ -43,16 +43,16 @@ impl Comparison<'_> {
         }
         let place = format!("{place}.response");
         if let Some(events) = expected["events"].as_array() {
-            self.events(events, &answer.body, &format!("{place}.events"));
+            self.events(events, &response.body, &format!("{place}.events"));
         } else if let Some(body) = expected.get("body") {
-            self.body(body, &answer.body, &format!("{place}.body"));
+            self.body(body, &response.body, &format!("{place}.body"));
         } else if let Some(text) = expected["body_text"].as_str() {
-            let got = String::from_utf8_lossy(&answer.body).into_owned();
+            let got = String::from_utf8_lossy(&response.body).into_owned();
             if !self.bindings.matches(text, &got) {
                 self.differ("body", text, &got);
             }
         } else if let Some(extract) = expected.get("body_extract") {
-            self.extract(extract, &answer.body, &format!("{place}.body_extract"));
+            self.extract(extract, &response.body, &format!("{place}.body_extract"));
         }
     }
 
@@ -61,7 +61,7 @@ impl Comparison<'_> {
         self.differences.push(Difference { what, expected, got });
     }
 
-    fn warnings(&mut self, expected: &Value, answer: &Answer) {
+    fn warnings(&mut self, expected: &Value, response: &CapturedResponse) {
         let wanted: Vec<&str> = expected["warnings"]
             .as_array()
             .map(Vec::as_slice)
@@ -69,7 +69,7 @@ impl Comparison<'_> {
             .iter()
             .filter_map(Value::as_str)
             .collect();
-        let (mut wanted_sorted, mut got_sorted) = (wanted.clone(), answer.warnings.clone());
+        let (mut wanted_sorted, mut got_sorted) = (wanted.clone(), response.warnings.clone());
         if self.any_order {
             wanted_sorted.sort_unstable();
             got_sorted.sort_unstable();
@@ -77,7 +77,7 @@ impl Comparison<'_> {
         let same = wanted_sorted.len() == got_sorted.len()
             && wanted_sorted.iter().zip(&got_sorted).all(|(w, g)| self.bindings.matches(w, g));
         if !same {
-            self.differ("warnings", &format!("{wanted:?}"), &format!("{:?}", answer.warnings));
+            self.differ("warnings", &format!("{wanted:?}"), &format!("{:?}", response.warnings));
         }
     }
 
@@ -209,7 +209,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// A reduced answer: compares what was kept, as far as the reduction can be made here.
+    /// A reduced response: compares what was kept, as far as the reduction can be made here.
     fn extract(&mut self, expected: &Value, bytes: &[u8], place: &str) {
         let Ok(mut got) = serde_json::from_slice::<Value>(bytes) else {
             if let Some(text) = expected.as_str() {

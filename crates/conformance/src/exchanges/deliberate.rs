@@ -13,7 +13,7 @@ pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
                 .to_owned(),
         );
     }
-    // A refusal to serve it is an answer we can be held to.
+    // A refusal to serve it is a response we can be held to.
     let status = response["status"].as_u64().unwrap_or_default();
     let acting = request.get("as").is_some();
     let admin = !acting && matches!(request["user"].as_str(), None | Some("admin"));
@@ -109,8 +109,8 @@ pub(super) fn only_served(document: &mut Value) {
     };
     match document["kind"].as_str() {
         Some("APIResourceList") => {
-            let of = document["groupVersion"].as_str().unwrap_or_default().to_owned();
-            let (group, version) = of.split_once('/').unwrap_or(("", &of));
+            let group_version = document["groupVersion"].as_str().unwrap_or_default().to_owned();
+            let (group, version) = group_version.split_once('/').unwrap_or(("", &group_version));
             if let Some(resources) = document["resources"].as_array_mut() {
                 resources
                     .retain(|r| served(group, version, r["name"].as_str().unwrap_or_default()));

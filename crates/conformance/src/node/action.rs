@@ -1,7 +1,7 @@
 //! The steps of recorded lives: [`act`] does to a pod what the recorder did.
 //!
 //! Steps of groups, which act on the node, are in [`script`](super::script). When a step is made is decided
-//! in [`life`](super::life).
+//! in [`replay`](super::replay).
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use client::kind::{Kind, PODS};
 use client::{DeleteOptions, Error, PatchKind};
 use serde_json::{Value, json};
 
-use super::life::Played;
-use super::stage::Scene;
+use super::replay::ReplayedPod;
+use super::testbed::ReplayContext;
 
 /// A part of a pod that has a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,38 +22,40 @@ enum Part {
 
 /// Does what a step says, and returns the API's answer if the step asks for one.
 pub(super) async fn act(
-    scene: &Scene,
-    played: &Played,
+    context: &ReplayContext,
+    replayed: &ReplayedPod,
     action: &Value,
 ) -> Result<Option<(u64, String)>> {
-    let (namespace, name) = (played.namespace.as_str(), played.name.as_str());
+    let (namespace, name) = (replayed.namespace.as_str(), replayed.name.as_str());
     if let Some(options) = action.get("delete") {
         let options = DeleteOptions {
             grace_seconds: options["gracePeriodSeconds"].as_i64(),
             ..DeleteOptions::default()
         };
         // The recorder deletes at the end whether or not the pod is gone.
-        client::gone_is_fine(scene.api.delete(PODS, namespace, name, &options).await)?;
+        client::gone_is_fine(context.api.delete(PODS, namespace, name, &options).await)?;
         return Ok(None);
     }
     if let Some(patch) = action.get("patch") {
         let part = action["subresource"].as_str().unwrap_or_default();
         let kind = PatchKind::StrategicMerge;
-        let answer = scene.api.patch_part(PODS, namespace, name, part, kind, patch).await;
+        let answer = context.api.patch_part(PODS, namespace, name, part, kind, patch).await;
         return Ok(Some(answered(200, &answer)));
     }
     if let Some([method, path]) = action["api"].as_array().map(Vec::as_slice) {
         let (method, path) = (method.as_str().unwrap_or_default(), path.as_str());
-        return request(scene, method, path.unwrap_or_default(), action).await.map(Some);
+        return request(context, method, path.unwrap_or_default(), action).await.map(Some);
     }
     match action.as_str().unwrap_or_default() {
-        "kill the sandbox process behind the kubelet" => kill(scene, played, Part::Sandbox).await?,
+        "kill the sandbox process behind the kubelet" => {
+            kill(context, replayed, Part::Sandbox).await?
+        }
         "kill the container process behind the kubelet" => {
-            kill(scene, played, Part::Container).await?;
+            kill(context, replayed, Part::Container).await?;
         }
         "remove finalizer" | "remove the finalizer" | "remove finalizers" => {
             let patch = json!({"metadata": {"finalizers": null}});
-            let answer = scene.api.patch(PODS, namespace, name, PatchKind::Merge, &patch).await;
+            let answer = context.api.patch(PODS, namespace, name, PatchKind::Merge, &patch).await;
             return Ok(Some(answered(200, &answer)));
         }
         _ => bail!("a step {action} is not known"),
@@ -99,10 +101,15 @@ impl<'a> Target<'a> {
 }
 
 /// Sends a request about another object than the pod, such as a config map that it mounts.
-async fn request(scene: &Scene, method: &str, path: &str, action: &Value) -> Result<(u64, String)> {
+async fn request(
+    context: &ReplayContext,
+    method: &str,
+    path: &str,
+    action: &Value,
+) -> Result<(u64, String)> {
     let Target { kind, namespace, name } = Target::parse(path)
         .with_context(|| format!("a step asks the API for {path}, which is not served"))?;
-    let (api, body) = (&scene.api, &action["body"]);
+    let (api, body) = (&context.api, &action["body"]);
     Ok(match (method, name) {
         ("POST", "") => answered(201, &api.create(kind, namespace, body).await),
         ("PUT", _) => {
@@ -118,20 +125,21 @@ async fn request(scene: &Scene, method: &str, path: &str, action: &Value) -> Res
         ("DELETE", _) if !name.is_empty() => {
             answered(200, &api.delete(kind, namespace, name, &DeleteOptions::default()).await)
         }
-        _ => bail!("a step asks the API for {method} {path}, which is not played"),
+        _ => bail!("a step asks the API for {method} {path}, which is not replayed"),
     })
 }
 
 /// Ends a process of a pod without the agent.
-async fn kill(scene: &Scene, played: &Played, part: Part) -> Result<()> {
-    let (pod, _) = scene.trace.last(&played.namespace, &played.name).context("there is no pod")?;
+async fn kill(context: &ReplayContext, replayed: &ReplayedPod, part: Part) -> Result<()> {
+    let (pod, _) =
+        context.trace.last(&replayed.namespace, &replayed.name).context("there is no pod")?;
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let told = match part {
-        Part::Sandbox => sandbox_info(&scene.runtime, uid).await?,
-        Part::Container => container_info(&scene.runtime, uid).await?,
+    let info = match part {
+        Part::Sandbox => sandbox_info(&context.runtime, uid).await?,
+        Part::Container => container_info(&context.runtime, uid).await?,
     };
-    let told: Value = serde_json::from_str(told.as_deref().unwrap_or("{}"))?;
-    let process = told["pid"].as_u64().context("the runtime does not say which process it is")?;
+    let info: Value = serde_json::from_str(info.as_deref().unwrap_or("{}"))?;
+    let process = info["pid"].as_u64().context("the runtime does not say which process it is")?;
     let killed = tokio::process::Command::new("kill")
         .args(["-KILL", &process.to_string()])
         .status()

@@ -93,10 +93,10 @@ impl Calls {
                 _ => {
                     let sandbox =
                         text(&request["pod_sandbox_id"]).and_then(|id| sandboxes.get(&id).cloned());
-                    let of =
+                    let owner =
                         text(&request["container_id"]).and_then(|id| containers.get(&id).cloned());
-                    container = of.as_ref().map(|(_, name)| name.clone());
-                    sandbox.or(of.map(|(uid, _)| uid))
+                    container = owner.as_ref().map(|(_, name)| name.clone());
+                    sandbox.or(owner.map(|(uid, _)| uid))
                 }
             };
             let Some(uid) = uid else { continue };
@@ -113,7 +113,7 @@ impl Calls {
         Ok(calls)
     }
 
-    pub(super) fn of(&self, uid: &str) -> &[Call] {
+    pub(super) fn for_pod(&self, uid: &str) -> &[Call] {
         self.0.get(uid).map(Vec::as_slice).unwrap_or_default()
     }
 }

@@ -1,13 +1,13 @@
-//! Where our agent differs from the recorded kubelet on purpose: [`apart`], and what is right where the
+//! Where our agent differs from the recorded kubelet on purpose: [`split_deliberate`], and what is right where the
 //! recorded one is wrong: [`wrong_answer`]. Each is in docs/reference/differences.md with its reason.
 
 use serde_json::Value;
 
 use super::super::Difference;
-use super::facts::MIGRATED;
-use super::life::Played;
-use super::stage::Scene;
-use super::{endpoints, figures};
+use super::node_checks::MIGRATED;
+use super::replay::ReplayedPod;
+use super::testbed::ReplayContext;
+use super::{endpoints, metrics};
 
 /// A difference on purpose: how the line's id begins, how the place begins (or, after a `*`, what it has in
 /// it), what of ours has to be in it, and the reason.
@@ -15,7 +15,7 @@ use super::{endpoints, figures};
 const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("start-refused-policy-changed", "start", MIGRATED, "a changed policy is migrated"),
     ("image-pull-record", "", "no file", "no record of pulled images is kept"),
-    ("metrics-", "metric ", figures::NOT_SERVED, "metrics of upstream's own components"),
+    ("metrics-", "metric ", metrics::NOT_SERVED, "metrics of upstream's own components"),
     ("state-files-", "dra_manager_state", "no file", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/dra_manager_state", "nothing", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/device-plugins", "nothing", "device plugins are not served"),
@@ -25,13 +25,13 @@ const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("directories-", "/var/lib/kubelet/pods-api", "nothing", "the Pods API is not served"),
     ("directories-", "/var/lib/kubelet/image_manager", "nothing", "no record of pulled images is kept"),
     ("directories-", "/var/lib/kubelet/pod-resources/kubelet.sock", "\"600\"", "the mode of a socket shows that only its owner can connect"),
-    ("configz", "kubeletconfig.", endpoints::NOT_TOLD, "fields without effect are omitted"),
+    ("configz", "kubeletconfig.", endpoints::NOT_REPORTED, "fields without effect are omitted"),
     ("stats-summary", "*.psi", "null", "unmeasured pressure is omitted"),
     ("stats-summary", "*.io", "null", "unmeasured pressure is omitted"),
 ];
 
 /// Differences that are mistakes, and those on purpose with their reason.
-pub(super) fn apart(
+pub(super) fn split_deliberate(
     id: &str,
     differences: Vec<Difference>,
 ) -> (Vec<Difference>, Vec<(&'static str, Difference)>) {
@@ -56,8 +56,12 @@ fn is_at(place: &str, what: &str) -> bool {
 }
 
 /// Why a life as a whole is another one on purpose, if so.
-pub(super) fn of_life(scene: &Scene, line: &Value, played: &Played) -> Option<&'static str> {
-    if is_evicted_in_its_turn(scene, line, played) {
+pub(super) fn of_pod_as_a_whole(
+    context: &ReplayContext,
+    line: &Value,
+    replayed: &ReplayedPod,
+) -> Option<&'static str> {
+    if is_evicted_in_its_turn(context, line, replayed) {
         return Some("running pods are not admitted again");
     }
     mirror_was_deleted(line).then_some("a deleted mirror pod is created again at once")
@@ -75,8 +79,8 @@ fn mirror_was_deleted(line: &Value) -> bool {
 /// Whether the recorded kubelet turned a running pod away, and ours evicted it instead. A kubelet that is
 /// started lets the pods that run in again, and ends those for which there is no room or that its pressure
 /// keeps out; ours leaves them alone, and evicts as many as it takes, one after the other.
-fn is_evicted_in_its_turn(scene: &Scene, line: &Value, played: &Played) -> bool {
-    let ours = scene.trace.whole(&played.namespace, &played.name);
+fn is_evicted_in_its_turn(context: &ReplayContext, line: &Value, replayed: &ReplayedPod) -> bool {
+    let ours = context.trace.whole(&replayed.namespace, &replayed.name);
     was_turned_away(line) && ours.iter().any(|pod| was_evicted(&pod["status"]))
 }
 
@@ -101,8 +105,12 @@ fn was_evicted(status: &Value) -> bool {
 }
 
 /// Where ours is not the right answer to a line that records a defect of upstream.
-pub(super) fn wrong_answer(scene: &Scene, line: &Value, played: &Played) -> Option<Difference> {
-    let whole = scene.trace.whole(&played.namespace, &played.name);
+pub(super) fn wrong_answer(
+    context: &ReplayContext,
+    line: &Value,
+    replayed: &ReplayedPod,
+) -> Option<Difference> {
+    let whole = context.trace.whole(&replayed.namespace, &replayed.name);
     let status = whole.last().map(|pod| pod["status"].clone()).unwrap_or_default();
     is_wrong(line["quirk"].as_str().unwrap_or_default(), &status)
 }

@@ -12,8 +12,8 @@ use host::os::owners;
 use serde_json::{Map, Value, json};
 
 use super::super::Difference;
-use super::stage::Scene;
-use super::tableau::Tableau;
+use super::steady_state::SteadyState;
+use super::testbed::ReplayContext;
 use super::text;
 
 /// Files that say the same of the same pods, byte for byte.
@@ -42,7 +42,7 @@ fn differ(what: &str, expected: &str, got: Option<&String>) -> Option<Difference
 /// Compares the files while pods stand, and the ones there were before.
 pub(super) fn state_differs(
     root: &Path,
-    tableau: &Tableau,
+    steady_state: &SteadyState,
     line: &Value,
     before: &BTreeMap<String, String>,
 ) -> Vec<Difference> {
@@ -57,10 +57,10 @@ pub(super) fn state_differs(
         let recorded = recorded.as_str().unwrap_or_default();
         let ours = now.get(name);
         if OF_PODS.contains(&name.as_str()) {
-            found.extend(allocations_differ(name, recorded, ours, tableau));
+            found.extend(allocations_differ(name, recorded, ours, steady_state));
         } else {
             let uids = &line["uids"];
-            let ours = ours.map(|ours| with_uids(ours, recorded, uids, tableau));
+            let ours = ours.map(|ours| with_uids(ours, recorded, uids, steady_state));
             found.extend(differ(name, recorded, ours.as_ref()));
         }
     }
@@ -69,11 +69,11 @@ pub(super) fn state_differs(
 
 /// Our file with the recording's uids. Its checksums cover the uids, and ours were checked when it was
 /// written and will be when it is read, so that they are taken over where the rest is the same.
-fn with_uids(ours: &str, recorded: &str, uids: &Value, tableau: &Tableau) -> String {
+fn with_uids(ours: &str, recorded: &str, uids: &Value, steady_state: &SteadyState) -> String {
     let mut text = ours.to_owned();
     let mut changed = false;
     for (name, uid) in uids.as_object().into_iter().flatten() {
-        if let (Some(here), Some(there)) = (tableau.uids.get(name), uid.as_str()) {
+        if let (Some(here), Some(there)) = (steady_state.uids.get(name), uid.as_str()) {
             changed |= text.contains(here);
             text = text.replace(here, there);
         }
@@ -110,12 +110,12 @@ fn allocations_differ(
     name: &str,
     recorded: &str,
     ours: Option<&String>,
-    tableau: &Tableau,
+    steady_state: &SteadyState,
 ) -> Vec<Difference> {
     let Some(ours) = ours else {
         return differ(name, "to be there", None).into_iter().collect();
     };
-    let (theirs, ours) = (entries(recorded), entries(&tableau.named(ours)));
+    let (theirs, ours) = (entries(recorded), entries(&steady_state.named(ours)));
     let mut found = Vec::new();
     for (pod, wanted) in theirs.iter().filter(|(pod, _)| pod.starts_with("<UID:")) {
         let got = ours.get(pod).unwrap_or(&Value::Null);
@@ -199,8 +199,8 @@ fn listed(directory: &Path, called: &str, into: &mut BTreeMap<String, Entry>) {
 }
 
 /// A path with the recording's placeholders.
-fn named(tableau: &Tableau, path: &str) -> String {
-    let path = tableau.named(path);
+fn named(steady_state: &SteadyState, path: &str) -> String {
+    let path = steady_state.named(path);
     let is_hash = |text: &str| text.len() == 8 && text.chars().all(|c| c.is_ascii_hexdigit());
     let parts = path.split('/').map(|part| match part.strip_prefix("..") {
         Some(stamp) if stamp.starts_with(|c: char| c.is_ascii_digit()) => "..<STAMP>",
@@ -212,21 +212,21 @@ fn named(tableau: &Tableau, path: &str) -> String {
 
 /// Compares files and directories while pods stand.
 pub(super) fn tree_differs(
-    scene: &Scene,
+    context: &ReplayContext,
     root: &Path,
-    tableau: &Tableau,
+    steady_state: &SteadyState,
     line: &Value,
 ) -> Vec<Difference> {
-    let (logs, links) = scene.logs();
+    let (logs, links) = context.logs();
     let mut found = BTreeMap::new();
     listed(root, "/var/lib/kubelet", &mut found);
-    listed(&scene.manifests(), "/var/lib/kubelet/static-pods", &mut found);
+    listed(&context.manifests(), "/var/lib/kubelet/static-pods", &mut found);
     listed(&logs, "/var/log/pods", &mut found);
     listed(&links, "/var/log/containers", &mut found);
-    let template = scene.template();
+    let template = context.template();
     let ours = found.into_iter().map(|(path, (kind, mode, group, target))| {
-        let target = named(tableau, &template.localised(&target));
-        (named(tableau, &path), (kind, mode, group, target))
+        let target = named(steady_state, &template.localised(&target));
+        (named(steady_state, &path), (kind, mode, group, target))
     });
     let ours = ours.collect();
     let recorded = ["root", "logs"].iter().filter_map(|list| line[*list].as_array()).flatten();
@@ -241,7 +241,7 @@ fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Differ
     let mut pods = BTreeSet::new();
     for entry in recorded {
         let path = text_of(&entry[0]);
-        // Pods that were there before and left something are not played.
+        // Pods that were there before and left something are not replayed.
         if path.contains("<UID>") || path.contains("<ID-") {
             continue;
         }
@@ -295,10 +295,10 @@ fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Differ
 mod tests {
     use super::*;
 
-    fn tableau() -> Tableau {
-        let mut tableau = Tableau::default();
-        tableau.uids.insert("p".to_owned(), "1111-2222".to_owned());
-        tableau
+    fn steady_state() -> SteadyState {
+        let mut steady_state = SteadyState::default();
+        steady_state.uids.insert("p".to_owned(), "1111-2222".to_owned());
+        steady_state
     }
 
     #[test]
@@ -311,13 +311,13 @@ mod tests {
         };
         let recorded = file("9999-0000", "1", 5);
         let uids = json!({"p": "9999-0000"});
-        let ours = with_uids(&file("1111-2222", "1", 7), &recorded, &uids, &tableau());
+        let ours = with_uids(&file("1111-2222", "1", 7), &recorded, &uids, &steady_state());
         assert_eq!(ours, recorded);
-        let ours = with_uids(&file("1111-2222", "0", 7), &recorded, &uids, &tableau());
+        let ours = with_uids(&file("1111-2222", "0", 7), &recorded, &uids, &steady_state());
         assert_ne!(ours, recorded);
         // Without a uid in it the checksum has to be the same.
         assert_ne!(
-            with_uids(&file("x", "1", 7), &file("x", "1", 5), &uids, &tableau()),
+            with_uids(&file("x", "1", 7), &file("x", "1", 5), &uids, &steady_state()),
             file("x", "1", 5)
         );
     }
@@ -325,18 +325,19 @@ mod tests {
     #[test]
     fn allocations_are_compared_by_pod() {
         let file = |uid: &str, cpu: &str| {
-            let of = json!({"ContainerResources": {"c": {"limits": {"cpu": cpu}}}, "PodLevelResources": null});
-            json!({"data": json!({"entries": {uid: of, "<UID>": {}}}).to_string()}).to_string()
+            let resources = json!({"ContainerResources": {"c": {"limits": {"cpu": cpu}}}, "PodLevelResources": null});
+            json!({"data": json!({"entries": {uid: resources, "<UID>": {}}}).to_string()})
+                .to_string()
         };
         let recorded = file("<UID:p>", "1");
         let check = |ours: &str, count: usize| {
-            let found = allocations_differ("f", &recorded, Some(&ours.to_owned()), &tableau());
+            let found = allocations_differ("f", &recorded, Some(&ours.to_owned()), &steady_state());
             assert_eq!(found.len(), count, "{found:?}");
         };
         check(&file("1111-2222", "1"), 0);
         check(&file("1111-2222", "2"), 1);
         check(&file("3333", "1"), 1);
-        assert_eq!(allocations_differ("f", &recorded, None, &tableau()).len(), 1);
+        assert_eq!(allocations_differ("f", &recorded, None, &steady_state()).len(), 1);
     }
 
     #[test]
@@ -364,15 +365,15 @@ mod tests {
         ours.insert("/k/pods/<UID:p>/more".to_owned(), entry("file", "600", ""));
         ours.remove("/k/pods/<UID:p>/..data");
         let found = differences(&recorded, &ours);
-        let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+        let paths: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
         let names = ["/l", "/..data", "/more"].map(|name| format!("/k/pods/<UID:p>{name}"));
-        assert_eq!(told, ["/k/a", &names[0], &names[1], &names[2]]);
+        assert_eq!(paths, ["/k/a", &names[0], &names[1], &names[2]]);
     }
 
     #[test]
     fn paths_get_the_recordings_placeholders() {
-        let path = named(&tableau(), "/k/pods/1111-2222/v/..2026_01_01/12ab34cd");
+        let path = named(&steady_state(), "/k/pods/1111-2222/v/..2026_01_01/12ab34cd");
         assert_eq!(path, "/k/pods/<UID:p>/v/..<STAMP>/<RAND>");
-        assert_eq!(named(&tableau(), "/k/..data"), "/k/..data");
+        assert_eq!(named(&steady_state(), "/k/..data"), "/k/..data");
     }
 }

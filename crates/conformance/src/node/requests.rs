@@ -1,6 +1,6 @@
-//! Recorded requests to the runtime (`cri.jsonl`), compared with ours field for field: [`judge`].
+//! Recorded requests to the runtime (`cri.jsonl`), compared with ours field for field: [`check`].
 //!
-//! A line's pod is one of `pods.jsonl` if that has the same id, or else is played by itself: created,
+//! A line's pod is one of `pods.jsonl` if that has the same id, or else is replayed by itself: created,
 //! bound, and deleted when everything has been started that was recorded. Requests of one method for one
 //! container are compared in their order. The order of variables that come from services carries no
 //! meaning, nor does when what has ended is cleared away.
@@ -13,12 +13,12 @@ use serde_json::{Map, Value};
 
 use super::super::{Difference, Outcome};
 use super::calls::{Call, Calls};
-use super::life::{self, Played};
-use super::stage::{PATIENCE, Scene};
+use super::replay::{self, ReplayedPod};
+use super::testbed::{ReplayContext, TIMEOUT};
 use super::{NOT_SHARED, not_served, outcome, text};
 
 /// What a probe may take to be asked for the first time. Recorded periods are a few seconds.
-const FIRST_ASK: Duration = Duration::from_secs(15);
+const FIRST_PROBE: Duration = Duration::from_secs(15);
 
 /// Which calls are compared.
 const COMPARED: &[&str] = &[
@@ -32,8 +32,8 @@ const COMPARED: &[&str] = &[
     "PullImage",
 ];
 
-/// Why a line cannot be played, if so. `of_pods` says whether its pod is among those of `pods.jsonl`.
-pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
+/// Why a line cannot be replayed, if so. `of_pods` says whether its pod is among those of `pods.jsonl`.
+pub(super) fn skip_reason(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
     match text(line, "kind") {
         "pod" | "deadlines" => {}
         "cadence" | "start" => {
@@ -68,39 +68,40 @@ pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&
 }
 
 /// Plays a line by itself.
-pub(super) async fn play(scene: &Scene, recorded: &Value) -> Result<Played> {
+pub(super) async fn replay(context: &ReplayContext, recorded: &Value) -> Result<ReplayedPod> {
     let line = without_times(recorded);
-    let played = life::create_and_bind(scene, &line).await?;
+    let replayed = replay::create_and_bind(context, &line).await?;
     let started = || {
-        let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+        let Some((pod, _)) = context.trace.last(&replayed.namespace, &replayed.name) else {
             return false;
         };
         let uid = text(&pod["metadata"], "uid").to_owned();
-        Calls::read(&scene.passage.since(0))
-            .is_ok_and(|calls| has_come_as_far(recorded, &pod, calls.of(&uid)))
+        Calls::read(&context.passage.since(0))
+            .is_ok_and(|calls| has_made_recorded_calls(recorded, &pod, calls.for_pod(&uid)))
     };
-    life::wait(scene, PATIENCE, Duration::from_secs(1), started).await;
-    if is_asked(&line) {
+    replay::wait(context, TIMEOUT, Duration::from_secs(1), started).await;
+    if has_exec_probe(&line) {
         // Its first turn comes by chance within the period: it does not have to come at once.
-        let asked = || {
-            let last = scene.trace.last(&played.namespace, &played.name);
+        let was_probed = || {
+            let last = context.trace.last(&replayed.namespace, &replayed.name);
             let uid = last.map(|(pod, _)| text(&pod["metadata"], "uid").to_owned());
-            let calls = Calls::read(&scene.passage.since(0));
+            let calls = Calls::read(&context.passage.since(0));
             calls.ok().zip(uid).is_some_and(|(calls, uid)| {
-                calls.of(&uid).iter().any(|call| call.method == "ExecSync")
+                calls.for_pod(&uid).iter().any(|call| call.method == "ExecSync")
             })
         };
         let looking = async {
-            while !asked() {
+            while !was_probed() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let _ = tokio::time::timeout(FIRST_ASK, looking).await;
+        let _ = tokio::time::timeout(FIRST_PROBE, looking).await;
     }
-    super::action::act(scene, &played, &serde_json::json!({"delete": {}})).await?;
-    let gone = || scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
-    life::wait(scene, PATIENCE, Duration::ZERO, gone).await;
-    Ok(played)
+    super::action::act(context, &replayed, &serde_json::json!({"delete": {}})).await?;
+    let gone =
+        || context.trace.last(&replayed.namespace, &replayed.name).is_some_and(|(_, gone)| gone);
+    replay::wait(context, TIMEOUT, Duration::ZERO, gone).await;
+    Ok(replayed)
 }
 
 /// The line as one of `pods.jsonl` without anything recorded. The manifest may not say the namespace; the
@@ -108,9 +109,9 @@ pub(super) async fn play(scene: &Scene, recorded: &Value) -> Result<Played> {
 fn without_times(line: &Value) -> Value {
     let mut manifest = line["manifest"].clone();
     let calls = line["calls"].as_array().into_iter().flatten();
-    let mut said = calls.map(|call| &call["request"]["config"]["metadata"]["namespace"]);
+    let mut namespaces = calls.map(|call| &call["request"]["config"]["metadata"]["namespace"]);
     if manifest["metadata"]["namespace"].is_null()
-        && let Some(namespace) = said.find(|said| said.is_string())
+        && let Some(namespace) = namespaces.find(|namespace| namespace.is_string())
     {
         manifest["metadata"]["namespace"] = namespace.clone();
     }
@@ -118,7 +119,7 @@ fn without_times(line: &Value) -> Value {
 }
 
 /// Whether a container is asked by a command how it is.
-fn is_asked(line: &Value) -> bool {
+fn has_exec_probe(line: &Value) -> bool {
     let spec = &line["manifest"]["spec"];
     let lists = ["containers", "initContainers"];
     let mut containers = lists.iter().flat_map(|list| spec[*list].as_array().into_iter().flatten());
@@ -130,7 +131,7 @@ fn is_asked(line: &Value) -> bool {
 
 /// Whether as much has been asked for a pod as was recorded: everything was started and pulled, and what
 /// never started was at least tried.
-fn has_come_as_far(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
+fn has_made_recorded_calls(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
     let theirs = recorded["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let wanted = |method: &str| theirs.iter().filter(|call| text(call, "call") == method).count();
     let done = |method: &str| ours.iter().filter(|call| call.method == method).count();
@@ -141,33 +142,33 @@ fn has_come_as_far(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
 }
 
 /// Compares the requests of a line.
-pub(super) fn judge(
-    scene: &Scene,
+pub(super) fn check(
+    context: &ReplayContext,
     line: &Value,
-    played: &Result<Played>,
+    replayed: &Result<ReplayedPod>,
     calls: &Calls,
 ) -> Outcome {
     let kind = format!("cri/{}", text(line, "kind"));
-    let played = match played {
-        Ok(played) => played,
+    let replayed = match replayed {
+        Ok(replayed) => replayed,
         Err(error) => {
-            let (what, expected) = ("the pod".to_owned(), "to be played".to_owned());
+            let (what, expected) = ("the pod".to_owned(), "to be replayed".to_owned());
             let got = format!("{error:#}");
             return outcome(kind, line, vec![Difference { what, expected, got }]);
         }
     };
-    let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+    let Some((pod, _)) = context.trace.last(&replayed.namespace, &replayed.name) else {
         return not_served(kind, text(line, "id"), "there was no pod");
     };
-    if scene.says_of(played, NOT_SHARED.0) {
+    if context.has_event_containing(replayed, NOT_SHARED.0) {
         return not_served(kind, text(line, "id"), NOT_SHARED.1);
     }
     let uid = text(&pod["metadata"], "uid");
-    let mut template = scene.template();
+    let mut template = context.template();
     let _ = template.text("<UID>", uid);
     let mut found = Vec::new();
     let mut ours: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
-    for call in calls.of(uid) {
+    for call in calls.for_pod(uid) {
         let container = call.container.as_deref().unwrap_or_default();
         ours.entry((call.method, container)).or_default().push(call);
     }
@@ -243,16 +244,18 @@ fn in_order_of(mut request: Value, own: &[String]) -> Value {
 
 /// Takes away what comes of the recording's Service where it was not there yet.
 fn without_absent_services(wanted: &Value, got: &mut Value) {
-    const OF_SERVICE: &str = "MY_DB_";
-    let of =
+    const SERVICE_PREFIX: &str = "MY_DB_";
+    let services_in =
         |request: &Value| request.pointer("/config/envs/services").cloned().unwrap_or_default();
     let there = |services: &Value| {
-        services.as_object().is_some_and(|all| all.keys().any(|name| name.starts_with(OF_SERVICE)))
+        services
+            .as_object()
+            .is_some_and(|all| all.keys().any(|name| name.starts_with(SERVICE_PREFIX)))
     };
-    if !there(&of(wanted))
+    if !there(&services_in(wanted))
         && let Some(ours) = got.pointer_mut("/config/envs/services").and_then(Value::as_object_mut)
     {
-        ours.retain(|name, _| !name.starts_with(OF_SERVICE));
+        ours.retain(|name, _| !name.starts_with(SERVICE_PREFIX));
     }
 }
 
@@ -317,14 +320,17 @@ mod tests {
             {"name": "c", "env": [{"name": "B"}, {"name": "A"}]},
         ]}});
         let own = own_variables(&manifest, "c");
-        let of = |keys: &[&str]| {
+        let with_envs = |keys: &[&str]| {
             let envs: Vec<Value> =
                 keys.iter().map(|key| json!({"key": key, "value": "v"})).collect();
             prepared(&json!({"config": {"envs": envs}}), &own)
         };
-        assert_eq!(of(&["B", "A", "X_PORT", "Y_PORT"]), of(&["B", "Y_PORT", "X_PORT", "A"]));
-        assert_ne!(of(&["B", "A"]), of(&["A", "B"]));
-        assert_eq!(in_order_of(of(&["A", "B"]), &own), of(&["B", "A"]));
+        assert_eq!(
+            with_envs(&["B", "A", "X_PORT", "Y_PORT"]),
+            with_envs(&["B", "Y_PORT", "X_PORT", "A"])
+        );
+        assert_ne!(with_envs(&["B", "A"]), with_envs(&["A", "B"]));
+        assert_eq!(in_order_of(with_envs(&["A", "B"]), &own), with_envs(&["B", "A"]));
     }
 
     #[test]
@@ -344,7 +350,7 @@ mod tests {
         let check = |recorded: &[&str], ours: &[&'static str], state: Value, expected: bool| {
             let recorded: Vec<Value> = recorded.iter().map(|call| json!({"call": call})).collect();
             let pod = json!({"status": {"containerStatuses": [{"state": state}]}});
-            let come = has_come_as_far(&json!({"calls": recorded}), &pod, &calls(ours));
+            let come = has_made_recorded_calls(&json!({"calls": recorded}), &pod, &calls(ours));
             assert_eq!(come, expected, "{recorded:?} {ours:?}");
         };
         let (running, waiting) = (json!({"running": {}}), json!({"waiting": {}}));
@@ -369,15 +375,15 @@ mod tests {
     fn commands_of_probes_are_waited_for_and_those_of_hooks_are_not() {
         let exec = json!({"exec": {"command": ["true"]}});
         let line = |container: Value| json!({"manifest": {"spec": {"containers": [container]}}});
-        assert!(is_asked(&line(json!({"name": "c", "readinessProbe": exec}))));
-        assert!(!is_asked(&line(json!({"name": "c", "lifecycle": {"preStop": exec}}))));
-        assert!(!is_asked(&line(json!({"name": "c", "readinessProbe": {"tcpSocket": {}}}))));
+        assert!(has_exec_probe(&line(json!({"name": "c", "readinessProbe": exec}))));
+        assert!(!has_exec_probe(&line(json!({"name": "c", "lifecycle": {"preStop": exec}}))));
+        assert!(!has_exec_probe(&line(json!({"name": "c", "readinessProbe": {"tcpSocket": {}}}))));
     }
 
     #[test]
     fn what_is_not_in_the_recording_is_not_served() {
         let check = |line: Value, expected: bool| {
-            assert_eq!(unplayable(&line, false, true).is_some(), expected, "{line}");
+            assert_eq!(skip_reason(&line, false, true).is_some(), expected, "{line}");
         };
         let spec = json!({"containers": [{"name": "c"}]});
         let call = |name: &str| json!([{"call": name, "container": "c"}]);

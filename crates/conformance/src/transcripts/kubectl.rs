@@ -81,11 +81,16 @@ mod tests {
 
     #[test]
     fn the_nearest_version_stands_in_for_the_recorded_one() {
-        let of = |name: &str, version: &str| Kubectl {
+        let kubectl = |name: &str, version: &str| Kubectl {
             path: name.into(),
             version: Minor::parse(version).unwrap(),
         };
-        let installed = [of("old", "1.20"), of("a", "1.32"), of("b", "1.32"), of("new", "1.36")];
+        let installed = [
+            kubectl("old", "1.20"),
+            kubectl("a", "1.32"),
+            kubectl("b", "1.32"),
+            kubectl("new", "1.36"),
+        ];
         let chosen = |version: &str| nearest(&installed, Minor::parse(version).unwrap()).unwrap();
         assert_eq!(chosen("1.32").path, PathBuf::from("a"));
         assert_eq!(chosen("1.37").path, PathBuf::from("new"));

@@ -10,7 +10,7 @@ use conformance::{Options, run_dir, run_files};
 #[cfg(feature = "clients")]
 mod commands;
 #[cfg(feature = "rig")]
-mod lives;
+mod pods;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)

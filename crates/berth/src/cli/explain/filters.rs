@@ -235,7 +235,9 @@ pub(super) fn admission(
     let others: Vec<Pod> = others.map(Pod::deserialize).collect::<Result<_, _>>()?;
     let others: Vec<Neighbour<'_>> = others.iter().map(Neighbour::new).collect();
     let mut refusals = Vec::new();
-    if let Admission::Rejected(rejection) = admit::admit(&wanted, &seen(node), &others, || Ok(())) {
+    if let Admission::Rejected(rejection) =
+        admit::admit(&wanted, &admission_node(node), &others, || Ok(()))
+    {
         refusals.push(RefusalReport::new(rejection.reason(), rejection.to_string()));
     }
     for claim in &wanted.spec.resource_claims {
@@ -257,7 +259,7 @@ pub(super) fn admission(
 }
 
 /// A node as admission sees it, from its object.
-fn seen(node: &Value) -> admit::Node {
+fn admission_node(node: &Value) -> admit::Node {
     const PRESSURES: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
     let status = &node["status"];
     let conditions = status["conditions"].as_array().into_iter().flatten();
@@ -265,7 +267,7 @@ fn seen(node: &Value) -> admit::Node {
         .filter(|condition| condition["status"] == "True")
         .filter_map(|condition| condition["type"].as_str())
         .filter(|kind| PRESSURES.contains(kind));
-    let mut seen = admit::Node {
+    let mut observed = admit::Node {
         name: super::name_of(node).to_owned(),
         os: match status["nodeInfo"]["operatingSystem"].as_str() {
             Some("linux") => Some(OsName::Linux),
@@ -279,6 +281,6 @@ fn seen(node: &Value) -> admit::Node {
         classes: offer_of_status(&status["qosResources"]),
         ..admit::Node::default()
     };
-    seen.observe(node);
-    seen
+    observed.observe(node);
+    observed
 }

@@ -120,8 +120,8 @@ fn a_policy_for_failures_ignores_disruptions_and_ends_a_job_on_an_exit_code() {
         leave(&cluster, &pods[1]).await;
         let job = wait_for(&cluster, "j", "Failed").await;
         assert_eq!(condition(&job, "Failed")["message"], *message);
-        let told = |events: &[Value]| events.iter().any(|e| e["reason"] == "PodFailurePolicy");
-        cluster.wait_all("told", EVENTS, "a", told).await;
+        let has_event = |events: &[Value]| events.iter().any(|e| e["reason"] == "PodFailurePolicy");
+        cluster.wait_all("told", EVENTS, "a", has_event).await;
         cluster.stop().await;
     });
 }

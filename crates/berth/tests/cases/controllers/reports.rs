@@ -184,13 +184,15 @@ fn nodes_that_tell_nothing_or_nonsense_are_scheduled_to_as_ever() {
         let nonsense = json!({"metadata": {"annotations": {MACHINE: "a machine"}}});
         cluster.merge(NODES, "", "n1", &nonsense).await;
         cluster.runs_on("second", "n1").await;
-        let told = |event: &Value| {
+        let is_expected = |event: &Value| {
             event["reason"] == "InvalidNodeReport" && event["involvedObject"]["name"] == "n1"
         };
         let events = cluster
-            .wait_all("the node is told", EVENTS, "default", |events| events.iter().any(told))
+            .wait_all("the node is told", EVENTS, "default", |events| {
+                events.iter().any(is_expected)
+            })
             .await;
-        let event = events.iter().find(|event| told(event)).unwrap();
+        let event = events.iter().find(|event| is_expected(event)).unwrap();
         assert_eq!(event["type"], "Warning");
         let message = event["message"].as_str().unwrap();
         let expected = "annotation berth.dev/machine is not a machine file: ";

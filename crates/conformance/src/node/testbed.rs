@@ -1,5 +1,5 @@
-//! Where recorded lives are played: an API server and an agent of ours on a runtime that is given, with a
-//! relay between agent and runtime: [`Stage`].
+//! Where recorded lives are replayed: an API server and an agent of ours on a runtime that is given, with a
+//! relay between agent and runtime: [`Testbed`].
 //!
 //! Everything is kept in a temporary directory, and nothing is decided here. What the recording did to
 //! its kubelet (stop, start, start with another configuration) is done to the agent, and what it did to
@@ -21,27 +21,27 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::asker::{Asker, Told};
+use super::agent_client::{AgentClient, AgentResponse};
 use super::template::Template;
 use super::trace::Trace;
-use super::{calls, life};
+use super::{calls, replay};
 use crate::recorded_plugins;
 use berth::in_process::InProcess;
 use berth::server::{self, Server};
-use berth::up::Joined;
+use berth::up::AgentSettings;
 
 /// The recorded node's name.
 pub(super) const NODE: &str = "node-1";
 /// The recorded machine: two CPUs without SMT, one NUMA node.
 const MACHINE: &str = "2 cores mem=24682416Ki hugepages-1Gi=0 hugepages-2Mi=0";
-/// Directories of agents, by the name of their shape.
+/// Directories of agents, by the name of their variant.
 const ROOTS: &[&str] = &["agent", "agent-static", "agent-numa"];
 /// How long anything may take that should take no time.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What players of lives need. Clones are the same stage.
+/// What players of lives need. Clones are the same testbed.
 #[derive(Clone, Debug)]
-pub(super) struct Scene {
+pub(super) struct ReplayContext {
     pub(super) api: Client,
     pub(super) trace: Trace,
     pub(super) passage: Passage,
@@ -50,11 +50,11 @@ pub(super) struct Scene {
     pub(super) directory: PathBuf,
     cgroup_root: String,
     /// Who asks the agent, and by whose certificates it knows them.
-    asker: Arc<Asker>,
+    agent_client: Arc<AgentClient>,
 }
 
-impl Scene {
-    /// The cgroup that everything of this stage is below, without the slash before it.
+impl ReplayContext {
+    /// The cgroup that everything of this testbed is below, without the slash before it.
     pub(super) fn cgroup_root(&self) -> &str {
         &self.cgroup_root
     }
@@ -64,9 +64,14 @@ impl Scene {
         (self.directory.join("logs"), self.directory.join("links"))
     }
 
-    /// Asks the agent of a shape something over HTTPS.
-    pub(super) async fn ask(&self, shape: &Shape, method: Method, path: &str) -> Result<Told> {
-        self.asker.ask(&self.api, &self.root(shape), method, path).await
+    /// Asks the agent of a variant something over HTTPS.
+    pub(super) async fn ask(
+        &self,
+        variant: &NodeVariant,
+        method: Method,
+        path: &str,
+    ) -> Result<AgentResponse> {
+        self.agent_client.ask(&self.api, &self.root(variant), method, path).await
     }
 
     /// Where host paths of the recording are.
@@ -75,19 +80,19 @@ impl Scene {
     }
 
     /// Whether an Event of a pod has these words in it.
-    pub(super) fn says_of(&self, played: &life::Played, words: &str) -> bool {
-        let events = self.trace.events(&played.namespace, &played.name);
-        events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(words)))
+    pub(super) fn has_event_containing(&self, replayed: &replay::ReplayedPod, text: &str) -> bool {
+        let events = self.trace.events(&replayed.namespace, &replayed.name);
+        events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(text)))
     }
 
     pub(super) fn manifests(&self) -> PathBuf {
         self.directory.join("manifests")
     }
 
-    /// Where the agent of a shape keeps its state: one that was told other policies does not take over
+    /// Where the agent of a variant keeps its state: one that was told other policies does not take over
     /// what another one booked.
-    pub(super) fn root(&self, shape: &Shape) -> PathBuf {
-        self.directory.join(shape.name)
+    pub(super) fn root(&self, variant: &NodeVariant) -> PathBuf {
+        self.directory.join(variant.name)
     }
 
     /// For a line of the recording.
@@ -109,7 +114,7 @@ impl Scene {
 
 /// What differs between the nodes of the recording.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct NodeVariant {
     /// One of [`ROOTS`].
     pub(super) name: &'static str,
     /// Fields of the kubelet's configuration beside those of all.
@@ -117,29 +122,29 @@ pub(super) struct Shape {
     pub(super) machine: String,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape { name: "agent", config: json!({}), machine: MACHINE.to_owned() }
+impl Default for NodeVariant {
+    fn default() -> NodeVariant {
+        NodeVariant { name: "agent", config: json!({}), machine: MACHINE.to_owned() }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Stage {
-    scene: Scene,
+pub(super) struct Testbed {
+    context: ReplayContext,
     /// In the node's name.
     agent_api: Client,
     relay: Relay,
     place: Endpoint,
-    door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+    proxy_server: Option<(watch::Sender<bool>, JoinHandle<()>)>,
     agent: Option<(watch::Sender<Option<Leave>>, JoinHandle<()>)>,
     server: (watch::Sender<bool>, JoinHandle<()>),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,
 }
 
-impl Stage {
+impl Testbed {
     /// The API server, the relay and the watchers; no agent yet.
-    pub(super) async fn start(runtime: &Endpoint) -> Result<Stage> {
+    pub(super) async fn start(runtime: &Endpoint) -> Result<Testbed> {
         let held = tempfile::Builder::new().prefix("berth-conformance-").tempdir()?;
         let directory = held.path().to_owned();
         let mut settings = server::Settings::new(directory.join("data"));
@@ -162,42 +167,42 @@ impl Stage {
             "windows" => format!("npipe:////./pipe/{name}"),
             _ => format!("unix://{}/cri.sock", directory.display()),
         };
-        let scene = Scene {
+        let context = ReplayContext {
             api,
             trace,
             passage: relay.passage(),
             runtime: to,
             cgroup_root: name,
-            asker: Arc::new(Asker::new(&directory)?),
+            agent_client: Arc::new(AgentClient::new(&directory)?),
             directory,
         };
-        for directory in [scene.manifests(), scene.host_paths().join("dir")] {
+        for directory in [context.manifests(), context.host_paths().join("dir")] {
             std::fs::create_dir_all(&directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        std::fs::write(scene.host_paths().join("file"), "x")?;
-        let mut stage = Stage {
-            scene,
+        std::fs::write(context.host_paths().join("file"), "x")?;
+        let mut testbed = Testbed {
+            context,
             agent_api,
             relay,
             place: Endpoint::parse(&place)?,
-            door: None,
+            proxy_server: None,
             agent: None,
             server: (end, serving),
             watchers,
             _directory: held,
         };
-        stage.open_runtime().await?;
-        Ok(stage)
+        testbed.open_runtime().await?;
+        Ok(testbed)
     }
 
-    pub(super) fn scene(&self) -> Scene {
-        self.scene.clone()
+    pub(super) fn context(&self) -> ReplayContext {
+        self.context.clone()
     }
 
     /// The runtime is there.
     pub(super) async fn open_runtime(&mut self) -> Result<()> {
-        if self.door.is_some() {
+        if self.proxy_server.is_some() {
             return Ok(());
         }
         let listener = cri::Listener::bind(&self.place).await?;
@@ -210,38 +215,38 @@ impl Stage {
             // It ends when it is told to, and then at once, as a process that is ended.
             let _ = cri::serve(listener, a, b, stop, Duration::ZERO).await;
         });
-        self.door = Some((close, serving));
+        self.proxy_server = Some((close, serving));
         Ok(())
     }
 
     /// The runtime is gone; containers run on.
     pub(super) async fn close_runtime(&mut self) {
-        if let Some((close, serving)) = self.door.take() {
+        if let Some((close, serving)) = self.proxy_server.take() {
             close.send_replace(true);
             let _ = serving.await;
         }
     }
 
     /// Starts an agent, and waits until its node is there.
-    pub(super) async fn start_agent(&mut self, shape: &Shape) -> Result<()> {
+    pub(super) async fn start_agent(&mut self, variant: &NodeVariant) -> Result<()> {
         self.stop_agent().await;
-        let scene = &self.scene;
-        let written = configuration(scene, shape);
+        let context = &self.context;
+        let written = configuration(context, variant);
         let (config, _) = objects::kubelet_config::read(&written.to_string())
             .map_err(|findings| anyhow!("the configuration is wrong: {:?}", findings.errors))?;
-        let machine = planner::machine::parse(&shape.machine)?;
-        let joined = Joined {
+        let machine = planner::machine::parse(&variant.machine)?;
+        let joined = AgentSettings {
             node_name: Some(NODE.to_owned()),
             config,
             configuration: written,
             machine,
             runtime: self.place.clone(),
-            root: scene.root(shape),
-            logs: scene.directory.join("logs"),
-            log_links: Some(scene.directory.join("links")),
+            root: context.root(variant),
+            logs: context.directory.join("logs"),
+            log_links: Some(context.directory.join("links")),
             address: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
             certificate: (None, None),
-            client_authority: Some(scene.asker.authority()),
+            client_authority: Some(context.agent_client.authority()),
         };
         let (agent, _) = joined.prepare(self.agent_api.clone()).await?;
         let (leave, leaving) = watch::channel(None);
@@ -251,10 +256,10 @@ impl Stage {
 
     /// Waits until the node says that it is ready, if the runtime has a network, or that it is there.
     async fn ready(&self) -> Result<()> {
-        let network = network_is_ready(&self.scene.runtime).await;
+        let network = network_is_ready(&self.context.runtime).await;
         let looking = async {
             loop {
-                let node = self.scene.api.get::<Value>(NODES, "", NODE).await;
+                let node = self.context.api.get::<Value>(NODES, "", NODE).await;
                 if let Ok(node) = node
                     && (condition(&node["status"], "Ready") == Some("True") || !network)
                 {
@@ -263,9 +268,9 @@ impl Stage {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, looking)
+        tokio::time::timeout(TIMEOUT, looking)
             .await
-            .map_err(|_| anyhow!("the node is not ready after {} s", PATIENCE.as_secs()))
+            .map_err(|_| anyhow!("the node is not ready after {} s", TIMEOUT.as_secs()))
     }
 
     /// Ends the agent; pods run on.
@@ -280,55 +285,55 @@ impl Stage {
     pub(super) async fn end(mut self) {
         self.clear().await;
         self.stop_agent().await;
-        remove_sandboxes(&self.scene).await;
+        remove_sandboxes(&self.context).await;
         self.close_runtime().await;
         self.server.0.send_replace(true);
         let _ = self.server.1.await;
         for watcher in self.watchers {
             watcher.abort();
         }
-        remove_cgroups(&self.scene.cgroup_root);
+        remove_cgroups(&self.context.cgroup_root);
     }
 }
 
-impl Stage {
+impl Testbed {
     /// Deletes pods that are left, and waits until they are gone.
     pub(super) async fn clear(&self) {
-        let scene = &self.scene;
+        let context = &self.context;
         let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
-        for ((namespace, name), _) in scene.trace.lives().iter().filter(|(_, gone)| !gone) {
+        for ((namespace, name), _) in context.trace.all_pods().iter().filter(|(_, gone)| !gone) {
             // One that is gone by now is as good.
-            let _ = scene.api.delete(PODS, namespace, name, &options).await;
+            let _ = context.api.delete(PODS, namespace, name, &options).await;
         }
-        let all_gone = || scene.trace.lives().iter().all(|(_, gone)| *gone);
-        life::wait(scene, PATIENCE, Duration::ZERO, all_gone).await;
+        let all_gone = || context.trace.all_pods().iter().all(|(_, gone)| *gone);
+        replay::wait(context, TIMEOUT, Duration::ZERO, all_gone).await;
     }
 }
 
-/// Removes what the agent had no time to: sandboxes of pods that were on this stage, and no others.
-async fn remove_sandboxes(scene: &Scene) {
-    let uids = scene.trace.uids();
+/// Removes what the agent had no time to: sandboxes of pods that were on this testbed, and no others.
+async fn remove_sandboxes(context: &ReplayContext) {
+    let uids = context.trace.uids();
     let request = cri::v1::ListPodSandboxRequest::default();
-    let Ok(found) = scene.runtime.call(request).await else { return };
+    let Ok(found) = context.runtime.call(request).await else { return };
     for sandbox in found.items {
-        if !sandbox.metadata.is_some_and(|of| uids.contains(&of.uid)) {
+        if !sandbox.metadata.is_some_and(|metadata| uids.contains(&metadata.uid)) {
             continue;
         }
         let pod_sandbox_id = sandbox.id;
         let stop = cri::v1::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
         // What cannot be removed is for whoever looks after the runtime.
-        let _ = scene.runtime.call(stop).await;
-        let _ = scene.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
+        let _ = context.runtime.call(stop).await;
+        let _ = context.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
     }
 }
 
 /// The recorded kubelet's configuration, as far as it is not about its ports.
-fn configuration(scene: &Scene, shape: &Shape) -> Value {
+fn configuration(context: &ReplayContext, variant: &NodeVariant) -> Value {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{}", scene.cgroup_root),
+        "cgroupRoot": format!("/{}", context.cgroup_root),
         "cgroupsPerQOS": true,
         "enforceNodeAllocatable": ["pods"],
         "failSwapOn": false,
@@ -340,13 +345,13 @@ fn configuration(scene: &Scene, shape: &Shape) -> Value {
         "maxPods": 150,
         "clusterDNS": ["10.0.0.10"],
         "clusterDomain": "cluster.local",
-        "staticPodPath": scene.manifests().display().to_string(),
+        "staticPodPath": context.manifests().display().to_string(),
     });
-    if disk_is_full(&scene.directory) {
+    if disk_is_full(&context.directory) {
         // Pods would be evicted for it, which is not what is compared.
         config["evictionHard"] = json!({"memory.available": "100Mi"});
     }
-    for (name, value) in shape.config.as_object().into_iter().flatten() {
+    for (name, value) in variant.config.as_object().into_iter().flatten() {
         config[name] = value.clone();
     }
     config

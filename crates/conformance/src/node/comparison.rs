@@ -1,6 +1,6 @@
 //! A life of ours beside the recorded one: [`differences`].
 //!
-//! States by the rule of [`significant`](super::significant), each standing one and the last with the
+//! States by the rule of [`states`](super::states), each standing one and the last with the
 //! whole status; Events as a set of type, reason, message, field and source; calls to the runtime in their
 //! order for each container, with attempts, grace periods and errors. When things happened, how often an
 //! Event was repeated, and when what has ended is cleared away is not compared.
@@ -11,12 +11,13 @@ use serde_json::{Map, Value, json};
 
 use super::super::Difference;
 use super::calls::{Call, Calls};
-use super::life::{self, Played};
-use super::significant::{
-    State, glimpsed, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
+use super::replay::{self, ReplayedPod};
+use super::states::{
+    State, in_order, is_optional_in_ours, may_be_missing, reasons, runs, short_lived_reasons,
+    without_artefacts,
 };
-use super::stage::{NODE, Scene};
 use super::template::Template;
+use super::testbed::{NODE, ReplayContext};
 use super::{IMAGE, OTHER_NAME, registry};
 
 /// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
@@ -29,23 +30,23 @@ fn differ(what: impl Into<String>, expected: impl ToString, got: impl ToString) 
 
 /// Where a life of ours is not as it was recorded.
 pub(super) fn differences(
-    scene: &Scene,
+    context: &ReplayContext,
     line: &Value,
-    played: &Played,
+    replayed: &ReplayedPod,
     calls: &Calls,
 ) -> Vec<Difference> {
     if let Some(expected) = line.get("create_error") {
-        return refusal(expected, played.refused.as_deref());
+        return refusal(expected, replayed.refused.as_deref());
     }
     let mut found = Vec::new();
-    let mut template = scene.template();
-    let whole = scene.trace.whole(&played.namespace, &played.name);
+    let mut template = context.template();
+    let whole = context.trace.whole(&replayed.namespace, &replayed.name);
     let uid = whole.last().map_or("", |pod| pod["metadata"]["uid"].as_str().unwrap_or_default());
     // A mirror pod's Events are about the pod in the file, whose uid is the hash.
     let _ = template.text("<UID>", uid);
-    states(scene, line, played, &mut template, &mut found);
-    answers(line, played, &mut template, &mut found);
-    events(scene, line, played, &mut template, &mut found);
+    states(context, line, replayed, &mut template, &mut found);
+    answers(line, replayed, &mut template, &mut found);
+    events(context, line, replayed, &mut template, &mut found);
     let mut uids: Vec<&str> = Vec::new();
     for pod in &whole {
         let metadata = &pod["metadata"];
@@ -55,16 +56,16 @@ pub(super) fn differences(
             uids.push(id);
         }
     }
-    let calls: Vec<Call> = uids.iter().flat_map(|uid| calls.of(uid)).cloned().collect();
+    let calls: Vec<Call> = uids.iter().flat_map(|uid| calls.for_pod(uid)).cloned().collect();
     requests(line, &calls, &template, &mut found);
     if let (Some(wanted), Some(first)) = (line.get("mirror_pod"), whole.first()) {
-        mirror(scene, wanted, first, &mut found);
+        mirror(context, wanted, first, &mut found);
     }
     found
 }
 
 /// What clients depend on of a mirror pod.
-fn mirror(scene: &Scene, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
+fn mirror(context: &ReplayContext, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
     let view = |pod: &Value| {
         let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
         json!({
@@ -77,7 +78,7 @@ fn mirror(scene: &Scene, wanted: &Value, ours: &Value, found: &mut Vec<Differenc
             "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
         })
     };
-    scene.template().value(&view(wanted), &view(ours), "mirror pod", found);
+    context.template().value(&view(wanted), &view(ours), "mirror pod", found);
 }
 
 /// That the API server did not take it, and what it said.
@@ -94,22 +95,22 @@ fn list<'a>(line: &'a Value, key: &str) -> &'a [Value] {
 }
 
 fn states(
-    scene: &Scene,
+    context: &ReplayContext,
     line: &Value,
-    played: &Played,
+    replayed: &ReplayedPod,
     template: &mut Template,
     found: &mut Vec<Difference>,
 ) {
     let recorded = list(line, "snapshots");
-    let ours = scene.trace.snapshots(&played.namespace, &played.name, played.zero);
+    let ours = context.trace.snapshots(&replayed.namespace, &replayed.name, replayed.zero);
     let (recorded_runs, our_runs) = (runs(recorded), runs(&ours));
-    let wanted: Vec<_> = recorded_runs.iter().filter(|run| run.stands()).collect();
+    let wanted: Vec<_> = recorded_runs.iter().filter(|run| run.is_stable()).collect();
     let matched = in_order(wanted.iter().map(|run| &run.state), &our_runs);
     if let Some(missing) = wanted.get(matched.len()) {
         found.push(differ(
             format!("state {} of {} in order", matched.len() + 1, wanted.len()),
             &missing.state,
-            life::told(&ours),
+            replay::render_runs(&ours),
         ));
     }
     for (run, index) in wanted.iter().zip(&matched) {
@@ -129,11 +130,11 @@ fn states(
         template.value(&theirs, &own, &place, found);
     }
     let (their_words, our_words) =
-        (words(recorded, &recorded_runs, false), words(&ours, &our_runs, false));
-    let standing = words(recorded, &recorded_runs, true);
-    let glimpsed = glimpsed(recorded);
+        (reasons(recorded, &recorded_runs, false), reasons(&ours, &our_runs, false));
+    let standing = reasons(recorded, &recorded_runs, true);
+    let short_lived_reasons = short_lived_reasons(recorded);
     for word in their_words.difference(&our_words) {
-        if glimpsed.contains(word) {
+        if short_lived_reasons.contains(word) {
             continue;
         }
         if !may_be_missing(word) || standing.contains(word) {
@@ -141,7 +142,7 @@ fn states(
         }
     }
     for word in our_words.difference(&their_words) {
-        if !recorded_runs.last().is_some_and(|last| may_be_said(word, last)) {
+        if !recorded_runs.last().is_some_and(|last| is_optional_in_ours(word, last)) {
             found.push(differ("what is said of the pod", "never said", word));
         }
     }
@@ -261,9 +262,9 @@ fn figures(message: &str) -> String {
                 format!("N{rest}")
             }
             (_, true) => {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let words = words.iter().enumerate().filter(|(index, _)| *index != 4);
-                words.map(|(_, word)| *word).collect::<Vec<_>>().join(" ") + "\n"
+                let columns: Vec<&str> = line.split_whitespace().collect();
+                let columns = columns.iter().enumerate().filter(|(index, _)| *index != 4);
+                columns.map(|(_, word)| *word).collect::<Vec<_>>().join(" ") + "\n"
             }
             _ => line.to_owned(),
         }
@@ -282,8 +283,13 @@ fn after_each(text: &str, word: &str, class: fn(char) -> bool) -> String {
     })
 }
 
-fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut Vec<Difference>) {
-    for (index, code, message) in &played.answers {
+fn answers(
+    line: &Value,
+    replayed: &ReplayedPod,
+    template: &mut Template,
+    found: &mut Vec<Difference>,
+) {
+    for (index, code, message) in &replayed.answers {
         let response = &list(line, "steps")[*index]["response"];
         let Some(expected) = response["code"].as_u64() else { continue };
         if expected != *code {
@@ -321,19 +327,19 @@ fn event_view(event: &Value, about: &Value) -> Value {
 }
 
 /// Why a life is not served whose containers were told to end when they had hardly begun.
-pub(super) const STRUCK: &str =
+pub(super) const STOPPED_TOO_EARLY: &str =
     "a container was told to end before it could listen, which is chance";
 /// So soon after its start, in seconds, a shell may not have set its traps.
-const BIRTH: f64 = 0.1;
+const STARTUP: f64 = 0.1;
 
 /// Exit codes of what did not listen to the signal: it was ended by it, or killed in the end.
-const DEAF: [i64; 2] = [137, 143];
+const SIGNAL_EXIT_CODES: [i64; 2] = [137, 143];
 
 /// Whether differences are of how a container ended that was told to when it had hardly begun, and did not
 /// listen yet: whether it does depends on who was faster. What people were told of it does not.
 pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
     let mut started: BTreeMap<&str, f64> = BTreeMap::new();
-    let mut struck = false;
+    let mut stopped_early = false;
     for call in list(line, "cri_calls") {
         let name = call["container"].as_str().unwrap_or_default();
         let number = |key: &str| call[key].as_f64().unwrap_or_default();
@@ -342,7 +348,7 @@ pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
                 started.insert(name, number("t") + number("ms") / 1000.0);
             }
             Some("StopContainer") => {
-                struck |= started.get(name).is_some_and(|at| number("t") - at < BIRTH);
+                stopped_early |= started.get(name).is_some_and(|at| number("t") - at < STARTUP);
             }
             _ => {}
         }
@@ -351,8 +357,8 @@ pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
         .iter()
         .flat_map(|snapshot| list(&snapshot["status"], "containerStatuses"))
         .filter_map(|container| container["state"]["terminated"]["exitCode"].as_i64());
-    struck
-        && ends.into_iter().any(|code| DEAF.contains(&code))
+    stopped_early
+        && ends.into_iter().any(|code| SIGNAL_EXIT_CODES.contains(&code))
         && !found.is_empty()
         && found.iter().all(|difference| difference.what != "event")
 }
@@ -388,15 +394,15 @@ fn became_ready(line: &Value) -> bool {
 }
 
 fn events(
-    scene: &Scene,
+    context: &ReplayContext,
     line: &Value,
-    played: &Played,
+    replayed: &ReplayedPod,
     template: &mut Template,
     found: &mut Vec<Difference>,
 ) {
-    let told = scene.trace.events(&played.namespace, &played.name);
+    let events = context.trace.events(&replayed.namespace, &replayed.name);
     let mut ours: Vec<(Value, bool)> =
-        told.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
+        events.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
     for recorded in list(line, "events") {
         let wanted = event_view(recorded, recorded);
         let mut there = is_chance(line, recorded);
@@ -423,7 +429,7 @@ fn events(
         message.starts_with("(combined from similar events)")
             || (event["reason"] == "Unhealthy" && event["count"] == 1 && became_ready(line))
     };
-    let more = ours.iter().zip(&told).filter(|((_, known), event)| !known && !by_chance(event));
+    let more = ours.iter().zip(&events).filter(|((_, known), event)| !known && !by_chance(event));
     for ((event, _), _) in more {
         found.push(differ("event", "none", template.localised(&brief(event))));
     }
@@ -493,14 +499,14 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
                 wanted.0 == got.0 && (graces.0 - graces.1).abs() <= GRACE
             });
         if !same {
-            let told = |calls: &[(String, Option<i64>)]| {
-                let words = calls.iter().map(|(call, grace)| match grace {
+            let summary = |calls: &[(String, Option<i64>)]| {
+                let parts = calls.iter().map(|(call, grace)| match grace {
                     Some(grace) => format!("{call} within {grace}"),
                     None => call.clone(),
                 });
-                words.collect::<Vec<_>>().join(", ")
+                parts.collect::<Vec<_>>().join(", ")
             };
-            found.push(differ(format!("calls for {name}"), told(wanted), told(got)));
+            found.push(differ(format!("calls for {name}"), summary(wanted), summary(got)));
         }
     }
     for call in recorded.iter().filter(|call| call["error"].is_object()) {
@@ -575,7 +581,7 @@ mod tests {
 
     #[test]
     fn calls_are_told_by_container_without_what_is_cleared_away() {
-        let told = sequence(
+        let calls = sequence(
             [
                 ("RunPodSandbox", None, None, None, None),
                 ("CreateContainer", Some("c"), Some(0), None, None),
@@ -585,8 +591,9 @@ mod tests {
             ]
             .into_iter(),
         );
-        let of = |name: &str| told[name].iter().map(|(call, _)| call.as_str()).collect::<Vec<_>>();
-        assert_eq!(of("sandbox"), ["RunPodSandbox"]);
-        assert_eq!(of("c"), ["CreateContainer attempt 0", "StartContainer UNKNOWN"]);
+        let methods =
+            |name: &str| calls[name].iter().map(|(call, _)| call.as_str()).collect::<Vec<_>>();
+        assert_eq!(methods("sandbox"), ["RunPodSandbox"]);
+        assert_eq!(methods("c"), ["CreateContainer attempt 0", "StartContainer UNKNOWN"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The scheduler under load: nodes and pods that ask for QoS classes with capacity, and the time until
+//! The scheduler under options: nodes and pods that ask for QoS classes with capacity, and the time until
 //! every pod has its node.
 //!
 //! The pods are made while nothing schedules them, so that what is measured is the scheduler, the
@@ -92,7 +92,7 @@ pub(super) async fn until_bound(target: &Target, pods: usize) -> Result<()> {
     let mut client = target.connect().await?;
     let started = Instant::now();
     let (mut bound, mut last) = (0, Instant::now());
-    let mut told = Instant::now();
+    let mut last_progress = Instant::now();
     while bound < pods {
         let reply = client.send("GET", "/metrics", String::new()).await?;
         reply.expect(StatusCode::OK)?;
@@ -106,8 +106,8 @@ pub(super) async fn until_bound(target: &Target, pods: usize) -> Result<()> {
         if last.elapsed() > STALL {
             bail!("{bound} of {pods} pods were bound, then none for {} s", STALL.as_secs());
         }
-        if told.elapsed() > Duration::from_secs(5) {
-            told = Instant::now();
+        if last_progress.elapsed() > Duration::from_secs(5) {
+            last_progress = Instant::now();
             eprintln!("{bound} of {pods} pods bound");
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -12,7 +12,7 @@ use rig::Containerd;
 use crate::testdata;
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Lives that end by themselves or by one deletion, without back-off.
 const PLAYED: &[&str] = &[
@@ -93,7 +93,7 @@ fn until_gone(runtime: &cri::Endpoint) {
     let client = cri::Client::new(runtime.clone());
     let image = cri::v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() };
     let request = cri::v1::ImageStatusRequest { image: Some(image), verbose: false };
-    rig::wait_until(PATIENCE, || {
+    rig::wait_until(TIMEOUT, || {
         let answer = tokio.block_on(client.call(request.clone())).unwrap();
         answer.image.is_none().then_some(())
     })

@@ -1,4 +1,4 @@
-//! Questions to the agent's own server, put as an administrator of the cluster: [`Asker`].
+//! Questions to the agent's own server, put as an administrator of the cluster: [`AgentClient`].
 //!
 //! Where the server listens its Node object says, which may be that of an agent before it for a moment:
 //! what is not answered is asked again, up to a minute.
@@ -16,34 +16,34 @@ use https::Dialer;
 use https::certificates::{self, Pair};
 use serde_json::Value;
 
-use super::stage::{NODE, PATIENCE};
+use super::testbed::{NODE, TIMEOUT};
 
 /// How long one attempt may take to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// What was answered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct AgentResponse {
     pub(super) status: u16,
     pub(super) content_type: String,
     pub(super) body: String,
 }
 
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(super) struct AgentClient {
     pair: Pair,
     authority: PathBuf,
 }
 
-impl Asker {
+impl AgentClient {
     /// One with an authority of its own, whose certificate is put in `directory`.
-    pub(super) fn new(directory: &Path) -> Result<Asker> {
+    pub(super) fn new(directory: &Path) -> Result<AgentClient> {
         let authority = certificates::authority("conformance")?;
         let pair = certificates::client(&authority, "conformance", "system:masters")?;
         let file = directory.join("clients.crt");
         std::fs::write(&file, &authority.certificate)
             .with_context(|| format!("cannot write {}", file.display()))?;
-        Ok(Asker { pair, authority: file })
+        Ok(AgentClient { pair, authority: file })
     }
 
     /// Whose certificates the agent has to let in.
@@ -58,7 +58,7 @@ impl Asker {
         root: &Path,
         method: Method,
         path: &str,
-    ) -> Result<Told> {
+    ) -> Result<AgentResponse> {
         let mut why = None;
         let asking = async {
             loop {
@@ -69,14 +69,20 @@ impl Asker {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        match tokio::time::timeout(PATIENCE, asking).await {
+        match tokio::time::timeout(TIMEOUT, asking).await {
             Ok(told) => Ok(told),
             Err(_) => Err(why.unwrap_or_else(|| anyhow!("no answer")))
                 .with_context(|| format!("the agent does not answer {path}")),
         }
     }
 
-    async fn once(&self, api: &Client, root: &Path, method: &Method, path: &str) -> Result<Told> {
+    async fn once(
+        &self,
+        api: &Client,
+        root: &Path,
+        method: &Method,
+        path: &str,
+    ) -> Result<AgentResponse> {
         let node: Value = api.get(NODES, "", NODE).await?;
         let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
         let port = port.and_then(|port| u16::try_from(port).ok()).context("it tells no port")?;
@@ -94,6 +100,10 @@ impl Asker {
         let media = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = media.unwrap_or_default().to_owned();
         let body = answer.into_body().collect().await?.to_bytes();
-        Ok(Told { status, content_type, body: String::from_utf8_lossy(&body).into_owned() })
+        Ok(AgentResponse {
+            status,
+            content_type,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
     }
 }

@@ -1,8 +1,8 @@
-//! Recorded metrics (kind `metrics`), compared with what the agent serves: [`judge`].
+//! Recorded metrics (kind `metrics`), compared with what the agent serves: [`check`].
 //!
 //! A figure is compared by name, type, label names and help where the recording has them. One that the
 //! agent does not serve is a difference. What upstream's libraries tell of themselves has no counterpart
-//! here: which names those are, and why, is in [`OURS_HAVE_NONE`].
+//! here: which names those are, and why, is in [`NOT_APPLICABLE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::text;
 /// How names begin that the agent does not serve on purpose, or not always, and why;
 /// docs/reference/differences.md has the same.
 #[rustfmt::skip] // One a line.
-pub(super) const OURS_HAVE_NONE: &[(&str, &str)] = &[
+pub(super) const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("go_", "there is no Go runtime"),
     ("aggregator_", "there is no aggregated API in an agent"),
     ("apiserver_", "the agent does not contain the API server's libraries"),
@@ -105,7 +105,7 @@ pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
             let family = ["_bucket", "_sum", "_count"]
                 .iter()
                 .filter_map(|suffix| sample.strip_suffix(suffix))
-                .find(|name| found.get(*name).is_some_and(|of| of.kind == "histogram"));
+                .find(|name| found.get(*name).is_some_and(|metric| metric.kind == "histogram"));
             let Some(served) = found.get_mut(family.unwrap_or(sample)) else { continue };
             served.labels.extend(labels(&line[end..]).into_iter().filter(|name| name != "le"));
         }
@@ -135,7 +135,7 @@ fn labels(text: &str) -> Vec<String> {
 }
 
 /// Where what is served is not what was recorded. What is not served on purpose begins with those words.
-pub(super) fn judge(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Difference> {
+pub(super) fn check(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Difference> {
     let mut found = Vec::new();
     for recorded in line["metrics"].as_array().into_iter().flatten() {
         let name = text(recorded, "name");
@@ -143,7 +143,7 @@ pub(super) fn judge(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Diff
             found.push(Difference {
                 what: format!("metric {name}"),
                 expected: text(recorded, "type").to_owned(),
-                got: match OURS_HAVE_NONE.iter().find(|(begin, _)| name.starts_with(begin)) {
+                got: match NOT_APPLICABLE.iter().find(|(begin, _)| name.starts_with(begin)) {
                     Some((_, why)) => format!("{NOT_SERVED}{why}"),
                     None => "none of that name".to_owned(),
                 },
@@ -203,10 +203,10 @@ b_seconds_count{op=\"run\"} 3
     fn every_way_to_differ_is_told() {
         let served = read(TEXT);
         let check = |metric: Value, wanted: &[&str]| {
-            let found = judge(&json!({"metrics": [metric]}), &served);
-            let told: Vec<String> =
+            let found = check(&json!({"metrics": [metric]}), &served);
+            let differing: Vec<String> =
                 found.iter().map(|d| format!("{}: {}", d.what, d.got)).collect();
-            assert_eq!(told, wanted);
+            assert_eq!(differing, wanted);
         };
         check(
             json!({"name": "a_total", "type": "counter", "help": "A.", "labels": ["y", "x"]}),
@@ -224,7 +224,7 @@ b_seconds_count{op=\"run\"} 3
     #[test]
     fn what_is_not_served_is_written_down_for_users() {
         let written = include_str!("../../../../docs/reference/differences.md");
-        for (name, why) in OURS_HAVE_NONE {
+        for (name, why) in NOT_APPLICABLE {
             assert!(written.contains(&format!("`{name}")), "{name} is not among the differences");
             assert!(written.contains(why), "{why} is not among the differences");
         }

@@ -18,10 +18,10 @@ const HISTORY: Duration = Duration::from_secs(300);
 const HISTORY_BYTES: u64 = 256 << 20;
 
 /// Between two looks at how much history there is.
-const HISTORY_LOOK: Duration = Duration::from_secs(10);
+const HISTORY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Between two looks whether the disk is full.
-const SPACE_LOOK: Duration = Duration::from_secs(1);
+const SPACE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Kept free for deletions and for compaction: some thousands of objects.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -67,7 +67,7 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
 }
 
 /// Logs when the disk becomes full, and when there is space again.
-pub(super) async fn report_space(store: Store) {
+pub(super) async fn report_disk_space(store: Store) {
     let mut was_full = false;
     loop {
         let health = store.health();
@@ -87,7 +87,7 @@ pub(super) async fn report_space(store: Store) {
             _ => {}
         }
         was_full = health.full.is_some();
-        tokio::time::sleep(SPACE_LOOK).await;
+        tokio::time::sleep(SPACE_INTERVAL).await;
     }
 }
 
@@ -102,19 +102,19 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Compacts whenever [`History`] says so.
-pub(super) async fn forget_history(store: Store) {
+pub(super) async fn compact_history(store: Store) {
     let begun = Instant::now();
     let mut history = History::new(store.revision());
     loop {
-        tokio::time::sleep(HISTORY_LOOK).await;
+        tokio::time::sleep(HISTORY_INTERVAL).await;
         let health = store.health();
-        let look = Look {
+        let sample = Sample {
             at: begun.elapsed(),
             revision: store.revision(),
             appended: health.appended,
             full: health.full.is_some(),
         };
-        if let Some(point) = history.compact_to(look) {
+        if let Some(point) = history.compact_to(sample) {
             // A store that cannot compact goes on; it only keeps more.
             let _ = store.compact(point).await;
         }
@@ -123,7 +123,7 @@ pub(super) async fn forget_history(store: Store) {
 
 /// The store at one moment.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Sample {
     /// Since the process began.
     at: Duration,
     revision: Revision,
@@ -136,10 +136,10 @@ struct Look {
 #[derive(Debug)]
 struct History {
     /// Looks that are history worth keeping, oldest first.
-    kept: VecDeque<Look>,
+    kept: VecDeque<Sample>,
     compacted: Revision,
     compacted_at: Duration,
-    /// The newest look that is no longer worth keeping.
+    /// The newest sample that is no longer worth keeping.
     past: Revision,
 }
 
@@ -151,7 +151,7 @@ impl History {
 
     /// Returns the revision to compact to now, if it is time: every five minutes to what was five
     /// minutes ago; earlier if there is too much history; and to the newest on a full disk.
-    fn compact_to(&mut self, now: Look) -> Option<Revision> {
+    fn compact_to(&mut self, now: Sample) -> Option<Revision> {
         self.kept.push_back(now);
         let mut too_much = false;
         while let Some(oldest) = self.kept.front()
@@ -196,9 +196,9 @@ pub(super) fn render_metrics(store: &Store) -> String {
 mod tests {
     use super::*;
 
-    fn look(seconds: u64, revision: u64, appended: u64) -> Look {
+    fn sample(seconds: u64, revision: u64, appended: u64) -> Sample {
         let at = Duration::from_secs(seconds);
-        Look { at, revision: revision.into(), appended, full: false }
+        Sample { at, revision: revision.into(), appended, full: false }
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         let mut history = History::new(1.into());
         let mut compactions = Vec::new();
         for seconds in (10..=1200).step_by(10) {
-            if let Some(point) = history.compact_to(look(seconds, seconds, 0)) {
+            if let Some(point) = history.compact_to(sample(seconds, seconds, 0)) {
                 compactions.push((seconds, point.get()));
             }
         }
@@ -216,11 +216,11 @@ mod tests {
     #[test]
     fn a_burst_is_compacted_at_once_and_a_full_disk_to_the_newest() {
         let mut history = History::new(1.into());
-        assert_eq!(history.compact_to(look(10, 100, 0)), None);
-        assert_eq!(history.compact_to(look(20, 200, HISTORY_BYTES)), None);
-        assert_eq!(history.compact_to(look(30, 300, HISTORY_BYTES + 1)), Some(100.into()));
-        assert_eq!(history.compact_to(look(40, 400, HISTORY_BYTES + 2)), None);
-        let full = Look { full: true, ..look(50, 500, HISTORY_BYTES + 2) };
+        assert_eq!(history.compact_to(sample(10, 100, 0)), None);
+        assert_eq!(history.compact_to(sample(20, 200, HISTORY_BYTES)), None);
+        assert_eq!(history.compact_to(sample(30, 300, HISTORY_BYTES + 1)), Some(100.into()));
+        assert_eq!(history.compact_to(sample(40, 400, HISTORY_BYTES + 2)), None);
+        let full = Sample { full: true, ..sample(50, 500, HISTORY_BYTES + 2) };
         assert_eq!(history.compact_to(full), Some(500.into()));
         assert_eq!(history.compact_to(full), None, "there is nothing new");
     }

@@ -1,4 +1,4 @@
-//! Sockets that cannot be bound: [`explained`] says which flag names the port and which process has it.
+//! Sockets that cannot be bound: [`explain`] says which flag names the port and which process has it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::path::Path;
 use host::neighbours;
 
 /// Ports that processes of Kubernetes listen on, for machines that do not show which process listens.
-const USUAL: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
+const WELL_KNOWN: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
 
 /// Adds to an error about a socket what to do about it. `setting` is the flag or field with the port.
-pub(crate) fn explained<E>(error: E, address: SocketAddr, setting: &str) -> anyhow::Error
+pub(crate) fn explain<E>(error: E, address: SocketAddr, setting: &str) -> anyhow::Error
 where
     E: std::error::Error + Send + Sync + 'static,
 {
@@ -25,7 +25,7 @@ where
         Some(io::ErrorKind::AddrInUse) => {
             let holder = match neighbours::listener(Path::new("/proc"), port) {
                 Some(process) => format!("{} (process {}) has it", process.name, process.pid),
-                None => match USUAL.iter().find(|(usual, _)| *usual == port) {
+                None => match WELL_KNOWN.iter().find(|(known, _)| *known == port) {
                     Some((_, name)) => format!("another process has it, perhaps a {name}"),
                     None => "another process has it".to_owned(),
                 },

@@ -1,4 +1,4 @@
-//! Who runs on a data directory, and how he is asked to end: [`Presence`], the same on every system.
+//! Who runs on a data directory, and how he is asked to end: [`InstanceLock`], the same on every system.
 //!
 //! A process that runs on a directory holds its lock file, which ends with it however it ends. It is asked
 //! to end by a file beside, which it looks for. Stops nothing itself.
@@ -15,46 +15,50 @@ const PROCESS: &str = "berth.pid";
 /// There when somebody is to end.
 const REQUEST: &str = "berth.down";
 /// Between two looks for a request.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What becomes of pods when their node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pods {
-    RunOn,
+pub enum PodsOnExit {
+    Keep,
     Stop,
 }
 
 /// The one process that runs on a directory.
 #[derive(Debug)]
-pub struct Presence {
+pub struct InstanceLock {
     directory: PathBuf,
     _lock: File,
 }
 
-impl Presence {
+impl InstanceLock {
     /// Becomes it; `None` if another one is.
-    pub fn take(directory: &Path) -> io::Result<Option<Presence>> {
+    pub fn acquire(directory: &Path) -> io::Result<Option<InstanceLock>> {
         fs::create_dir_all(directory)?;
         let Some(lock) = lock(directory)? else { return Ok(None) };
         // A request was for whoever ran before.
         remove(&directory.join(REQUEST))?;
         fs::write(directory.join(PROCESS), format!("{}\n", std::process::id()))?;
-        Ok(Some(Presence { directory: directory.to_owned(), _lock: lock }))
+        Ok(Some(InstanceLock { directory: directory.to_owned(), _lock: lock }))
     }
 
     /// Waits until somebody asks to end.
-    pub async fn asked_to_end(&self) -> Pods {
+    pub async fn shutdown_requested(&self) -> PodsOnExit {
         let request = self.directory.join(REQUEST);
         loop {
             if let Ok(text) = fs::read_to_string(&request) {
-                return if text.trim() == "keep-pods" { Pods::RunOn } else { Pods::Stop };
+                return if text.trim() == "keep-pods" {
+                    PodsOnExit::Keep
+                } else {
+                    PodsOnExit::Stop
+                };
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-impl Drop for Presence {
+impl Drop for InstanceLock {
     fn drop(&mut self) {
         // Only for people.
         let _ = remove(&self.directory.join(PROCESS));
@@ -86,7 +90,7 @@ pub fn is_data_dir(directory: &Path) -> bool {
 }
 
 /// The process that runs on the directory, if one does; its number as far as it is known.
-pub fn who(directory: &Path) -> io::Result<Option<Option<u32>>> {
+pub fn holder(directory: &Path) -> io::Result<Option<Option<u32>>> {
     if !directory.join(LOCK).exists() || lock(directory)?.is_some() {
         return Ok(None);
     }
@@ -95,18 +99,18 @@ pub fn who(directory: &Path) -> io::Result<Option<Option<u32>>> {
 }
 
 /// Asks whoever runs on the directory to end, and waits until he has; whether he did in time.
-pub fn end(directory: &Path, pods: Pods, patience: Duration) -> io::Result<bool> {
+pub fn request_shutdown(directory: &Path, pods: PodsOnExit, timeout: Duration) -> io::Result<bool> {
     let text = match pods {
-        Pods::RunOn => "keep-pods\n",
-        Pods::Stop => "stop-pods\n",
+        PodsOnExit::Keep => "keep-pods\n",
+        PodsOnExit::Stop => "stop-pods\n",
     };
     fs::write(directory.join(REQUEST), text)?;
-    let begun = Instant::now();
-    while begun.elapsed() < patience {
-        if who(directory)?.is_none() {
+    let started = Instant::now();
+    while started.elapsed() < timeout {
+        if holder(directory)?.is_none() {
             return Ok(true);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(false)
 }
@@ -118,20 +122,21 @@ mod tests {
     #[tokio::test]
     async fn one_runs_and_ends_when_asked_to() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(who(directory.path()).unwrap(), None);
-        let presence = Presence::take(directory.path()).unwrap().unwrap();
-        assert!(Presence::take(directory.path()).unwrap().is_none());
-        assert_eq!(who(directory.path()).unwrap(), Some(Some(std::process::id())));
+        assert_eq!(holder(directory.path()).unwrap(), None);
+        let lock = InstanceLock::acquire(directory.path()).unwrap().unwrap();
+        assert!(InstanceLock::acquire(directory.path()).unwrap().is_none());
+        assert_eq!(holder(directory.path()).unwrap(), Some(Some(std::process::id())));
         let path = directory.path().to_owned();
-        let patience = Duration::from_secs(60);
-        let asking = std::thread::spawn(move || end(&path, Pods::RunOn, patience).unwrap());
-        assert_eq!(presence.asked_to_end().await, Pods::RunOn);
-        drop(presence);
+        let timeout = Duration::from_secs(60);
+        let asking =
+            std::thread::spawn(move || request_shutdown(&path, PodsOnExit::Keep, timeout).unwrap());
+        assert_eq!(lock.shutdown_requested().await, PodsOnExit::Keep);
+        drop(lock);
         assert!(asking.join().unwrap());
-        assert_eq!(who(directory.path()).unwrap(), None);
+        assert_eq!(holder(directory.path()).unwrap(), None);
         // What was asked of the one before is not asked of the next.
         fs::write(directory.path().join(REQUEST), "stop-pods").unwrap();
-        drop(Presence::take(directory.path()).unwrap().unwrap());
+        drop(InstanceLock::acquire(directory.path()).unwrap().unwrap());
         assert!(!directory.path().join(REQUEST).exists());
     }
 }

@@ -1,4 +1,4 @@
-//! Recorded cgroups of pods and what is written in them (kind `cgroups`), compared with ours: [`judge`],
+//! Recorded cgroups of pods and what is written in them (kind `cgroups`), compared with ours: [`check`],
 //! and [`left`], which looks at what is left when the pods are gone.
 //!
 //! Recorded with cgroup v1. What a cgroup inherits (CPUs, memory nodes, swappiness) is compared with what
@@ -12,8 +12,8 @@ use host::cgroups::{Cgroups, Layout};
 use serde_json::Value;
 
 use super::super::Difference;
-use super::stage::{PATIENCE, Scene};
-use super::tableau::Tableau;
+use super::steady_state::SteadyState;
+use super::testbed::{ReplayContext, TIMEOUT};
 
 /// Values beyond this are no limit: the kernel rounds the largest there is down to whole pages.
 const UNLIMITED: u64 = 1 << 62;
@@ -38,7 +38,7 @@ fn below(directory: &Path) -> BTreeSet<String> {
     let mut open = vec![(directory.to_owned(), String::new())];
     while let Some((directory, path)) = open.pop() {
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|of| of.is_dir()) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let path = format!("{path}/{}", entry.file_name().to_string_lossy());
                 open.push((entry.path(), path));
             }
@@ -49,8 +49,8 @@ fn below(directory: &Path) -> BTreeSet<String> {
 }
 
 /// A path with the recording's names; what is no container of a pod is its sandbox.
-fn named(tableau: &Tableau, path: &str) -> String {
-    let named = tableau.named(path);
+fn named(steady_state: &SteadyState, path: &str) -> String {
+    let named = steady_state.named(path);
     let is_id = |part: &str| part.len() == 64 && part.chars().all(|c| c.is_ascii_hexdigit());
     let parts: Vec<&str> =
         named.split('/').map(|part| if is_id(part) { "<SANDBOX>" } else { part }).collect();
@@ -68,7 +68,11 @@ fn read(file: &Path) -> Option<String> {
 type Found = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Compares cgroups while their pods stand.
-pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Difference> {
+pub(super) fn check(
+    context: &ReplayContext,
+    steady_state: &SteadyState,
+    line: &Value,
+) -> Vec<Difference> {
     let controllers = controllers();
     let mut ours: Found = BTreeMap::new();
     let files: BTreeSet<&String> = line["cgroups"]
@@ -78,7 +82,7 @@ pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Diffe
         .filter_map(|(_, files)| files.as_object())
         .flat_map(|files| files.keys())
         .collect();
-    let root = scene.cgroup_root();
+    let root = context.cgroup_root();
     let paths: BTreeSet<String> =
         controllers.values().flat_map(|point| below(&point.join(root))).collect();
     for path in paths {
@@ -88,9 +92,10 @@ pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Diffe
             Some(((*file).clone(), read(&directory.join(file))?))
         });
         let values = values.collect();
-        ours.insert(named(tableau, &path), values);
+        ours.insert(named(steady_state, &path), values);
     }
-    let processes = host::os::facts::process_ids().ok().flatten().map(|of| of.max.to_string());
+    let processes =
+        host::os::facts::process_ids().ok().flatten().map(|limit| limit.max.to_string());
     differences(&line["cgroups"], &ours, processes.as_deref())
 }
 
@@ -135,13 +140,13 @@ fn differences(recorded: &Value, ours: &Found, processes: Option<&str>) -> Vec<D
 }
 
 /// Compares which cgroups are left when the pods are gone. The kernel takes a moment to let go of them.
-pub(super) async fn left(scene: &Scene, line: &Value) -> Vec<Difference> {
+pub(super) async fn left(context: &ReplayContext, line: &Value) -> Vec<Difference> {
     let Some(wanted) = line["after_all_pods_deleted"].as_array() else { return Vec::new() };
     let wanted: BTreeSet<String> =
         wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let controllers = controllers();
     let now = || -> BTreeSet<String> {
-        let root = scene.cgroup_root();
+        let root = context.cgroup_root();
         controllers.values().flat_map(|point| below(&point.join(root))).collect()
     };
     let looking = async {
@@ -149,7 +154,7 @@ pub(super) async fn left(scene: &Scene, line: &Value) -> Vec<Difference> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, looking).await.is_ok() {
+    if tokio::time::timeout(TIMEOUT, looking).await.is_ok() {
         return Vec::new();
     }
     let (what, got) = ("cgroups that are left".to_owned(), format!("{:?}", now()));
@@ -164,8 +169,8 @@ mod tests {
     fn ours(values: &[(&str, &str, &str)]) -> Found {
         let mut found = Found::new();
         for (path, file, value) in values {
-            let of = found.entry((*path).to_owned()).or_default();
-            of.insert((*file).to_owned(), (*value).to_owned());
+            let files = found.entry((*path).to_owned()).or_default();
+            files.insert((*file).to_owned(), (*value).to_owned());
         }
         found
     }
@@ -179,8 +184,8 @@ mod tests {
         });
         let check = |values: &[(&str, &str, &str)], wanted: &[&str]| {
             let found = differences(&recorded, &ours(values), None);
-            let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
-            assert_eq!(told, wanted);
+            let paths: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+            assert_eq!(paths, wanted);
         };
         let same = [
             ("/", "cpuset.cpus", "0-7"),

@@ -11,13 +11,13 @@
 //!    cannot be had is `ErrImagePull` or `ImagePullBackOff`; a pod whose containers have all ended and
 //!    that is not over yet keeps the phase that was told before, `Pending` or `Running`. Snapshots in a row
 //!    with the same significant state are one *run*.
-//! 2. A recorded run *stands* if it lasted for [`STANDING`] or is the last. Whoever looks now and then
+//! 2. A recorded run *stands* if it lasted for [`STABLE`] or is the last. Whoever looks now and then
 //!    sees it, so it has to occur in ours, and all of them in the recorded order. What came and went
 //!    faster depends on which of two writers was first, and may be missing. States on the way into a
 //!    life or out of it (nothing has started yet; everything has ended and the pod is not over) last as
 //!    long as the runtime takes, which was up to [`BUSY`] on the recorded machine.
 //! 3. Of the words that clients match on (phases, reasons of waiting, reason and exit code of ends) each
-//!    that was recorded for [`GLIMPSE`] has to occur, and none may occur that was not recorded. Words
+//!    that was recorded for [`SHORT_LIVED`] has to occur, and none may occur that was not recorded. Words
 //!    of a container that has not started yet (`ContainerCreating`, `PodInitializing`) and the phase
 //!    `Running` of a pod that ended at once may be missing where they were not seen standing; and
 //!    `CrashLoopBackOff` may be said of a container that was recorded to end twice.
@@ -34,13 +34,13 @@ use serde_json::Value;
 
 /// From when on a state counts as one that somebody will see, in seconds: the kubelet looks at its pods
 /// once a second, so that a state of under two may be one that two such looks happened to fall around.
-pub(super) const STANDING: f64 = 2.0;
+pub(super) const STABLE: f64 = 2.0;
 
 /// How long starting and stopping took on the recorded machine when it was busy, in seconds.
 pub(super) const BUSY: f64 = 5.0;
 
 /// What was said for less than this, in seconds, is seen or not by which of two writes came first.
-const GLIMPSE: f64 = 0.5;
+const SHORT_LIVED: f64 = 0.5;
 
 /// The kernel's word for "no limit" on cgroup v1, read back by the recorded kubelet.
 const ARTEFACT: &str = "9007199254740988Ki";
@@ -76,7 +76,7 @@ impl State {
         // Also one that waits to be started again.
         let has_ended = |c: &Value| {
             let (state, last) = (one_state(&c["state"]), one_state(&c["lastState"]));
-            in_one_word(&state, &last).starts_with("ended")
+            normalised_state(&state, &last).starts_with("ended")
         };
         let apps = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let all_ended = !apps.is_empty() && apps.iter().all(has_ended) && !is_over;
@@ -110,9 +110,9 @@ impl State {
             }
         }
         let restarts = containers(status).filter_map(|c| c["restartCount"].as_u64()).sum();
-        let told = if all_ended { "Ending" } else { phase.as_str() };
+        let phase_shown = if all_ended { "Ending" } else { phase.as_str() };
         State {
-            same: format!("{told}{same}"),
+            same: format!("{phase_shown}{same}"),
             exact: format!("{phase}{exact}"),
             passing: all_ended || nothing_yet,
             restarts,
@@ -156,25 +156,25 @@ fn containers(status: &Value) -> impl Iterator<Item = &Value> {
 fn container_state(container: &Value, exact: bool) -> String {
     let name = text(container, "name");
     let (state, last) = (one_state(&container["state"]), one_state(&container["lastState"]));
-    let mut told = match exact {
+    let mut text = match exact {
         true if last.is_empty() => format!("{name}:{state}"),
         true => format!("{name}:{state} last={last}"),
-        false => format!("{name}:{}", in_one_word(&state, &last)),
+        false => format!("{name}:{}", normalised_state(&state, &last)),
     };
-    let _ = write!(told, " restarts={}", container["restartCount"]);
+    let _ = write!(text, " restarts={}", container["restartCount"]);
     for flag in ["ready", "started"] {
         if container[flag] == true {
-            let _ = write!(told, " {flag}");
+            let _ = write!(text, " {flag}");
         }
     }
     for key in ["resources", "allocatedResources"] {
-        told.push_str(&amounts(key, &container[key]));
+        text.push_str(&amounts(key, &container[key]));
     }
-    told
+    text
 }
 
 /// A container's state where words that say the same are one.
-fn in_one_word(state: &str, last: &str) -> String {
+fn normalised_state(state: &str, last: &str) -> String {
     const BETWEEN: &[&str] = &["CrashLoopBackOff", "RunContainerError", "PostStartHookError"];
     const NO_IMAGE: &[&str] = &["ErrImagePull", "ImagePullBackOff"];
     let is = |words: &[&str]| words.iter().any(|word| state == format!("waiting({word})"));
@@ -249,8 +249,8 @@ pub(super) struct Run {
 
 impl Run {
     /// Whether it has to occur.
-    pub(super) fn stands(&self) -> bool {
-        let enough = if self.state.passing { BUSY } else { STANDING };
+    pub(super) fn is_stable(&self) -> bool {
+        let enough = if self.state.passing { BUSY } else { STABLE };
         self.to.is_none_or(|to| to - self.from >= enough)
     }
 }
@@ -293,17 +293,17 @@ pub(super) fn in_order<'a>(
     found
 }
 
-/// The words of a life that clients match on. With `standing_only`, those of states that stand.
-pub(super) fn words(snapshots: &[Value], runs: &[Run], standing_only: bool) -> BTreeSet<String> {
+/// The words of a life that clients match on. With `stable_only`, those of states that stand.
+pub(super) fn reasons(snapshots: &[Value], runs: &[Run], stable_only: bool) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    let chosen = runs.iter().filter(|run| !standing_only || run.stands());
+    let chosen = runs.iter().filter(|run| !stable_only || run.is_stable());
     for snapshot in chosen.flat_map(|run| snapshots.get(run.first..=run.last).unwrap_or_default()) {
-        words.extend(words_of(&snapshot["status"]));
+        words.extend(reasons_in(&snapshot["status"]));
     }
     words
 }
 
-fn words_of(status: &Value) -> BTreeSet<String> {
+fn reasons_in(status: &Value) -> BTreeSet<String> {
     let mut words = BTreeSet::from([format!("phase {}", text(status, "phase"))]);
     if let Some(reason) = status["reason"].as_str() {
         words.insert(format!("reason {reason}"));
@@ -319,16 +319,16 @@ fn words_of(status: &Value) -> BTreeSet<String> {
     words
 }
 
-/// Words of a life that were said for less than [`GLIMPSE`] each time they were said.
-pub(super) fn glimpsed(snapshots: &[Value]) -> BTreeSet<String> {
+/// Words of a life that were said for less than [`SHORT_LIVED`] each time they were said.
+pub(super) fn short_lived_reasons(snapshots: &[Value]) -> BTreeSet<String> {
     let mut long = BTreeSet::new();
     let mut all = BTreeSet::new();
     let mut since: BTreeMap<String, f64> = BTreeMap::new();
     for snapshot in snapshots {
         let t = snapshot["t"].as_f64().unwrap_or_default();
-        let now = words_of(&snapshot["status"]);
+        let now = reasons_in(&snapshot["status"]);
         since.retain(|word, from| {
-            if t - *from >= GLIMPSE {
+            if t - *from >= SHORT_LIVED {
                 long.insert(word.clone());
             }
             now.contains(word)
@@ -351,7 +351,7 @@ pub(super) fn may_be_missing(word: &str) -> bool {
 
 /// Whether a word that was not recorded may be said: nothing has started yet, or a container waits to be
 /// started again that was recorded to have ended more than once.
-pub(super) fn may_be_said(word: &str, recorded: &Run) -> bool {
+pub(super) fn is_optional_in_ours(word: &str, recorded: &Run) -> bool {
     if may_be_missing(word) {
         return true;
     }
@@ -378,7 +378,7 @@ mod tests {
             at(3.5, "Failed", "B"),
         ];
         let runs = runs(&life);
-        let seen: Vec<_> = runs.iter().map(|run| (run.last, run.stands())).collect();
+        let seen: Vec<_> = runs.iter().map(|run| (run.last, run.is_stable())).collect();
         assert_eq!(seen, [(1, true), (2, false), (3, true)]);
     }
 
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn words_are_those_that_clients_match_on() {
         let life = [at(0.0, "Pending", "ContainerCreating"), at(9.0, "Failed", "Error")];
-        let words = words(&life, &runs(&life), false);
+        let words = reasons(&life, &runs(&life), false);
         assert!(words.contains("phase Failed") && words.contains("c waiting(Error)"), "{words:?}");
         assert!(may_be_missing("c waiting(ContainerCreating)"));
         assert!(!may_be_missing("c waiting(Error)"));

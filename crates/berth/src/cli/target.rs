@@ -1,6 +1,6 @@
 //! The place of a node: which data directory or API server a command is about.
 //!
-//! Main types: [`DataDir`], for commands that start or restore a control plane, and [`Whereabouts`], for
+//! Main types: [`DataDir`], for commands that start or restore a control plane, and [`TargetArgs`], for
 //! commands that look for one that runs. Nothing is started or connected to here.
 
 use std::env;
@@ -12,10 +12,10 @@ use client::Client;
 
 use super::BadInput;
 use super::node::remote;
-use crate::presence;
+use crate::instance_lock;
 
 /// The data directory where no other is given.
-pub(super) const USUAL: &str = "/var/lib/berth";
+pub(super) const DEFAULT_DATA_DIR: &str = "/var/lib/berth";
 
 /// The environment variable that names the data directory.
 const DATA_DIR: &str = "BERTH_DATA_DIR";
@@ -42,13 +42,16 @@ pub(super) struct DataDir {
 
 impl DataDir {
     pub(super) fn path(&self) -> PathBuf {
-        self.data_dir.clone().or_else(from_environment).unwrap_or_else(|| PathBuf::from(USUAL))
+        self.data_dir
+            .clone()
+            .or_else(from_environment)
+            .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR))
     }
 }
 
 /// The control plane a command looks for.
 #[derive(Debug, Args)]
-pub(super) struct Whereabouts {
+pub(super) struct TargetArgs {
     /// Directory that `berth up` or `berth server` was given
     /// [default: $BERTH_DATA_DIR, the node of $KUBECONFIG, or /var/lib/berth]
     #[arg(long, value_name = "DIR", value_parser = absolute())]
@@ -57,47 +60,47 @@ pub(super) struct Whereabouts {
 
 /// A control plane that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Target {
     /// By its data directory on this machine.
     Directory(PathBuf),
     /// By a kubeconfig alone: it may run anywhere.
     Kubeconfig(PathBuf),
 }
 
-impl Whereabouts {
+impl TargetArgs {
     /// The data directory, whether or not a node runs on it.
     pub(super) fn directory(&self) -> PathBuf {
-        match self.found() {
-            Found::Directory(directory) => directory,
-            Found::Kubeconfig(_) => PathBuf::from(USUAL),
+        match self.resolve() {
+            Target::Directory(directory) => directory,
+            Target::Kubeconfig(_) => PathBuf::from(DEFAULT_DATA_DIR),
         }
     }
 
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn resolve(&self) -> Target {
         let given = self.data_dir.clone().or_else(from_environment);
         if let Some(directory) = given {
-            return Found::Directory(directory);
+            return Target::Directory(directory);
         }
         match kubeconfig_of_environment() {
-            None => Found::Directory(PathBuf::from(USUAL)),
-            Some(file) => match file.parent().filter(|parent| presence::is_data_dir(parent)) {
-                Some(directory) => Found::Directory(directory.to_owned()),
-                None => Found::Kubeconfig(file),
+            None => Target::Directory(PathBuf::from(DEFAULT_DATA_DIR)),
+            Some(file) => match file.parent().filter(|parent| instance_lock::is_data_dir(parent)) {
+                Some(directory) => Target::Directory(directory.to_owned()),
+                None => Target::Kubeconfig(file),
             },
         }
     }
 
     /// A client of the API server that was found.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
-        match self.found() {
-            Found::Kubeconfig(file) => remote(&file, "berth"),
-            Found::Directory(directory) => client_of(&directory),
+        match self.resolve() {
+            Target::Kubeconfig(file) => remote(&file, "berth"),
+            Target::Directory(directory) => client_for(&directory),
         }
     }
 }
 
 /// A client of the control plane on a data directory, as its administrator.
-pub(super) fn client_of(directory: &Path) -> anyhow::Result<Client> {
+pub(super) fn client_for(directory: &Path) -> anyhow::Result<Client> {
     let file = directory.join(ADMINISTRATOR);
     if !file.try_exists().unwrap_or(true) {
         let directory = directory.display();
