@@ -1,9 +1,10 @@
-//! Recorded lives of pods, requests to the runtime and facts of a node, replayed with our own agent on a
-//! real runtime and compared.
+//! Recorded pod lifecycles, runtime requests and node facts, replayed with our agent on a real
+//! runtime and compared.
 //!
-//! Main entry: [`run`]. The lines of `pods.jsonl` are replayed many at a time, those of a `group` under one
-//! script of node actions alone; what cannot be replayed here is counted as not served, with the reason.
-//! Without a runtime that is everything. This module says what is replayed; [`comparison`] judges.
+//! Main entry: [`run`]. The lines of `pods.jsonl` are replayed concurrently, those of a `group`
+//! together under one script of node actions. Lines that cannot be replayed here, or all without a
+//! runtime, count as not served, with the reason. This module selects what is replayed;
+//! [`comparison`] compares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,25 +43,25 @@ use registry::Registry;
 use replay::ReplayedPod;
 use testbed::{NodeVariant, ReplayContext, Testbed};
 
-/// Lives replayed at a time: most of their time is waiting, but each start costs half a second of a CPU.
+/// Pods replayed concurrently: they mostly wait, but each start costs half a second of CPU time.
 const AT_A_TIME: usize = 16;
 
 /// The image that recorded pods run.
 const IMAGE: &str = "localhost/busybox:1";
 /// Another name of the same image.
 const OTHER_NAME: &str = "localhost/bbalias:1";
-/// What the runtime says where a mount cannot be passed on to others, and why a line is not served then.
+/// The runtime's error where mounts are not shared, and the reason why such a line is not served.
 const NOT_SHARED: (&str, &str) = ("is not a shared", "the machine's mounts are not shared");
-/// What to play with.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The runtime to play on; without it nothing of this kind is replayed.
+    /// The runtime to replay on; without it nothing of this kind is replayed.
     pub runtime: Option<cri::Endpoint>,
-    /// Play only lines whose id, family or group has one of these words in it.
+    /// Replay only lines whose id, family or group contains one of these words.
     pub only: Vec<String>,
 }
 
-/// What is missing to play anything, and how to get it.
+/// A missing precondition of a replay, with its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("the runtime at {0} does not answer: {1}")]
@@ -72,14 +73,14 @@ pub enum ReplayError {
     NoImage(cri::Endpoint, &'static str),
 }
 
-/// What there is to play with.
+/// The capabilities of the runtime and the machine.
 #[derive(Debug, Clone, Copy)]
 struct Capabilities {
-    /// Pods can have a network of their own.
+    /// Pods can have their own network.
     network: bool,
     /// The runtime has the image under its other name.
     other_name: bool,
-    /// A registry that refuses is where the recording's was.
+    /// A registry that rejects pulls listens at the recorded address.
     registry: bool,
 }
 
@@ -110,7 +111,7 @@ fn not_served(kind: String, id: &str, why: impl Into<String>) -> Outcome {
 }
 
 impl Recording {
-    /// Leaves what is asked for.
+    /// Keeps only the requested lines.
     fn only(&mut self, words: &[String]) {
         if words.is_empty() {
             return;
@@ -125,7 +126,7 @@ impl Recording {
         }
     }
 
-    /// Everything, as not served.
+    /// Returns all lines as not served.
     fn skipped(&self, why: &str) -> Vec<Outcome> {
         let pods = self.pods.iter().map(|line| not_served(kind_of(line), text(line, "id"), why));
         let kinds = [("cri", &self.cri), ("node", &self.node)];
@@ -138,7 +139,7 @@ impl Recording {
     }
 }
 
-/// Plays a recording.
+/// Replays a recording.
 pub(super) fn run(mut recording: Recording, options: &Options) -> Result<Vec<Outcome>> {
     let of_node = recording.node.clone();
     recording.only(&options.only);
@@ -152,7 +153,7 @@ pub(super) fn run(mut recording: Recording, options: &Options) -> Result<Vec<Out
     tokio.block_on(replay(recording, of_node, runtime))
 }
 
-/// Plays a recording; `of_node` is all it says of its node, asked for or not.
+/// Replays a recording; `of_node` has all its lines about the node, also those not requested.
 async fn replay(
     recording: Recording,
     of_node: Vec<Value>,
@@ -215,7 +216,7 @@ async fn replay_on(
     Ok(outcomes)
 }
 
-/// Plays what `cri.jsonl` has and `pods.jsonl` has not, and compares the requests of both.
+/// Replays the pods that only `cri.jsonl` has, and compares the requests of both files.
 async fn replay_requests(
     context: &ReplayContext,
     lines: &[Value],
@@ -255,7 +256,7 @@ async fn replay_requests(
     Ok(outcomes)
 }
 
-/// Plays the lines of a group and judges them.
+/// Replays and compares the lines of a group.
 async fn replay_group(testbed: &mut Testbed, group: &str, lines: &[Value]) -> Result<Vec<Outcome>> {
     let replayed = script::replay(testbed, group, lines).await;
     let context = testbed.context();
@@ -290,7 +291,7 @@ async fn has_image(client: &cri::Client, name: &str) -> bool {
     client.call(request).await.is_ok_and(|answer| answer.image.is_some())
 }
 
-/// Why a life cannot be replayed here, if so.
+/// Returns the reason why a pod cannot be replayed here, if any.
 fn skip_reason(line: &Value, capabilities: Capabilities) -> Option<String> {
     let manifest = line["manifest"].to_string();
     let pulled = || line["events"].to_string().contains("Successfully pulled image");
@@ -311,7 +312,7 @@ fn skip_reason(line: &Value, capabilities: Capabilities) -> Option<String> {
     None
 }
 
-/// Plays lives that nothing else belongs to, many at a time, and judges them.
+/// Replays and compares pods without a group, several at a time.
 async fn replay_serially(
     context: &ReplayContext,
     lines: Vec<Value>,
@@ -382,7 +383,7 @@ fn check(
             found
         }
         Err(error) => vec![Difference {
-            what: "the life".into(),
+            what: "the pod".into(),
             expected: "to be replayed".into(),
             got: format!("{error:#}"),
         }],
@@ -390,8 +391,8 @@ fn check(
     outcome(kind_of(line), line, differences)
 }
 
-/// What comes of a line that records a defect of upstream: ours has to be the right answer, which is known
-/// here, and other differences follow from it.
+/// Returns the outcome of a line that records an upstream defect: ours must give the known right
+/// answer; other differences follow from that.
 fn quirk_outcome(line: &Value, wrong: Option<Difference>, differences: Vec<Difference>) -> Outcome {
     let verdict = if wrong.is_some() { Verdict::Failed } else { Verdict::DeliberatelyDifferent };
     Outcome {
@@ -403,7 +404,7 @@ fn quirk_outcome(line: &Value, wrong: Option<Difference>, differences: Vec<Diffe
     }
 }
 
-/// What differences mean: some are on purpose.
+/// Returns the outcome of a line; deliberate differences are separated.
 fn outcome(kind: String, line: &Value, differences: Vec<Difference>) -> Outcome {
     let id = text(line, "id").to_owned();
     let (differences, on_purpose) = deliberate::split_deliberate(&id, differences);

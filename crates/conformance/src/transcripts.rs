@@ -1,9 +1,9 @@
-//! Recorded kubectl commands, run again with a real kubectl against our API server on a TLS port.
+//! Recorded kubectl commands, repeated with a real kubectl and our API server on a TLS port.
 //!
-//! Every transcript gets a server of its own, without controllers, as the recorded one had none;
-//! each command counts as one vector: exit status, output and errors. Which binary runs it is
-//! [`kubectl`]'s business, placeholders are [`printed`]'s, and [`deliberate`] holds where we differ on
-//! purpose. Where the machine has no kubectl, nothing is claimed.
+//! Every transcript gets its own server without controllers, like the recorded one. Each command
+//! counts as one vector: exit status, output and errors. [`kubectl`] selects the binary,
+//! [`printed`] handles placeholders, and [`deliberate`] lists deliberate differences. Without a
+//! kubectl on the machine nothing is counted.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,13 +34,13 @@ mod kubectl;
 use deliberate::Known;
 use kubectl::{Kubectl, Minor};
 
-/// Transcripts replayed at a time; a kubectl is mostly busy starting.
+/// Transcripts replayed concurrently; kubectl mostly waits for its own start.
 const AT_A_TIME: usize = 4;
-/// For one command. None of them waits longer than two seconds by itself.
+/// Timeout of one command. None of them waits longer than two seconds by itself.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const KIND: &str = "kubectl";
 
-/// Plays all transcripts of a file.
+/// Replays all transcripts of a file.
 pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
     let installed = Arc::new(kubectl::installed());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -62,19 +62,19 @@ pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
     })
 }
 
-/// A command that was run.
+/// A replayed command.
 #[derive(Debug)]
 struct CommandReplay {
-    /// Which of which transcript; the same with every client.
+    /// The transcript and the index of the command; equal for every client.
     command: (String, usize),
-    /// The versions that were recorded and found, where they differ.
+    /// The recorded and the used version, if they differ.
     stand_in: Option<(Minor, Minor)>,
     outcome: Outcome,
 }
 
-/// What another client than the recorded one prints may differ by its own doing. So a difference
-/// counts against the server only if the recorded client shows one too, in its own transcript of the
-/// same commands; and it never counts for it.
+/// Turns replays into outcomes. The output of another client version may differ because of the
+/// client. So a difference counts as a failure only if the recorded client differs too, in its own
+/// transcript of the same commands; it never counts as passed.
 fn into_outcomes(mut replayed: Vec<CommandReplay>) -> Vec<Outcome> {
     let clean: BTreeSet<(String, usize)> = replayed
         .iter()
@@ -100,7 +100,7 @@ async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<CommandReplay> {
     let commands = line["commands"].as_array().map(Vec::as_slice).unwrap_or_default();
     let (stand_in, outcomes) = match Minor::parse(client) {
         None => {
-            let why = format!("client: {client:?} is no version such as 1.32");
+            let why = format!("client: {client:?} is not a version such as 1.32");
             (None, vec![skipped(name.to_owned(), &why)])
         }
         Some(recorded) => {
@@ -154,7 +154,7 @@ fn command_id(transcript: &str, command: &Value) -> String {
     format!("{transcript}: {}", arguments(command).join(" "))
 }
 
-/// The command line without the name of the program.
+/// Returns the command line without the program.
 fn arguments(command: &Value) -> Vec<&str> {
     let argv = command["argv"].as_array().map(Vec::as_slice).unwrap_or_default();
     argv.iter().skip(1).filter_map(Value::as_str).collect()
@@ -197,9 +197,9 @@ async fn replay(
     Ok(outcomes)
 }
 
-/// What a command did.
+/// The result of a command.
 struct CommandOutput {
-    /// Absent for a watch, which is ended from outside.
+    /// `None` for a watch, which is ended by the runner.
     exit: Option<i32>,
     stdout: String,
     stderr: String,
@@ -233,7 +233,7 @@ fn sorted(text: &str) -> String {
     lines.join("\n")
 }
 
-/// An API server on a port, and the home of a client that has never seen it.
+/// An API server on a port, and an empty home directory of its client.
 struct Server {
     dir: TempDir,
     api: Api,
@@ -280,12 +280,12 @@ impl Server {
     }
 
     async fn stop(self) {
-        // Nobody listens any more if it has ended already.
+        // The server may have stopped already.
         let _ = self.stop.send(true);
         let _ = self.serving.await;
     }
 
-    /// A request as the administrator, past the socket; the answer's body.
+    /// Sends a request as administrator, without the socket, and returns the response's body.
     async fn call(&self, method: Method, path: &str, kind: &str, body: &Value) -> Result<String> {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_str(kind)?);
@@ -330,7 +330,7 @@ impl Server {
     ) -> Result<CommandOutput> {
         let mut child = self.command(kubectl, arguments).stdin(Stdio::piped()).spawn()?;
         if let Some(mut pipe) = child.stdin.take() {
-            // A command that reads nothing closes it.
+            // A command that reads nothing closes the pipe.
             let _ = pipe.write_all(stdin.unwrap_or_default().as_bytes()).await;
         }
         let output = timeout(TIMEOUT, child.wait_with_output())
@@ -343,8 +343,8 @@ impl Server {
         })
     }
 
-    /// Runs a watch, relabels pod `a` once the watch stands, and ends it when as much was printed
-    /// as was recorded.
+    /// Runs a watch, relabels pod `a` once the watch is open, and ends it when the recorded number
+    /// of lines was printed.
     async fn run_watch(
         &self,
         kubectl: &Kubectl,
@@ -378,7 +378,7 @@ impl Server {
             }
             anyhow::Ok(())
         };
-        // Too little within the time is a difference like any other.
+        // A timeout is a difference like any other.
         if let Ok(read) = timeout(left, reading).await {
             read?;
         }
@@ -388,7 +388,7 @@ impl Server {
         Ok(CommandOutput { exit: None, stdout, stderr })
     }
 
-    /// How many watches have been opened so far.
+    /// Returns the number of watches opened so far.
     async fn watches(&self) -> Result<u64> {
         let text = self.call(Method::GET, "/metrics", "text/plain", &Value::Null).await?;
         let counts = text.lines().filter(|line| {
@@ -398,7 +398,7 @@ impl Server {
     }
 }
 
-/// Contexts for the two users of the recording, with the transcript's namespace.
+/// Renders contexts for the two users of the recording, with the transcript's namespace.
 fn kubeconfig(authority: &str, address: SocketAddr, namespace: &str) -> String {
     let users = ["admin", "nobody"];
     let config = json!({

@@ -1,4 +1,4 @@
-//! Comparing a response with the recorded one.
+//! Compares a response with the recorded one.
 
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ impl Comparison<'_> {
         self.value(&expected, &got, place);
     }
 
-    /// Takes away what the recording does not have.
+    /// Removes what the recording does not have.
     fn prepare(&self, value: &mut Value) {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.prepare(item)),
@@ -120,7 +120,7 @@ impl Comparison<'_> {
                 for (key, value) in wanted {
                     let place = format!("{place}.{key}");
                     match found.get(key) {
-                        // The words of descriptions are our own.
+                        // Descriptions are worded differently.
                         Some(Value::String(_)) if key == "description" => {}
                         Some(found)
                             if key == "resourceVersion" && is_list_like(place.as_str(), wanted) =>
@@ -209,7 +209,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// A reduced response: compares what was kept, as far as the reduction can be made here.
+    /// Compares a reduced response with the same reduction of ours, where it can be made.
     fn extract(&mut self, expected: &Value, bytes: &[u8], place: &str) {
         let Ok(mut got) = serde_json::from_slice::<Value>(bytes) else {
             if let Some(text) = expected.as_str() {
@@ -264,7 +264,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether a `metadata` is that of a list, a table or a bookmark rather than of an object.
+/// Reports whether a `metadata` belongs to a list, a table or a bookmark rather than to an object.
 fn is_list_like(place: &str, metadata: &super::Object) -> bool {
     let in_metadata = place.ends_with(".metadata.resourceVersion");
     in_metadata && !metadata.contains_key("name") && !metadata.contains_key("uid")
@@ -274,7 +274,7 @@ fn sort_causes(status: &mut Value) {
     if let Some(causes) = status["details"]["causes"].as_array_mut() {
         causes.sort_by_key(Value::to_string);
     }
-    // The message lists the same causes in the same order; the causes say it all.
+    // The message lists the same causes in the same order; comparing the causes is enough.
     if let Some(message) = status["message"].as_str() {
         let mut parts: Vec<&str> = message.split(", ").collect();
         parts.sort_unstable();
@@ -282,8 +282,8 @@ fn sort_causes(status: &mut Value) {
     }
 }
 
-/// Messages that quote Go's types or structures matter by status, reason and field, not by their
-/// words; nor does what follows their first line.
+/// Reports whether two messages that quote Go types or structures are equal up to the quotation and
+/// up to their first line.
 fn same_but_for_go(expected: &str, got: &str) -> bool {
     const MARKS: &[&str] = &[
         "json: cannot unmarshal",
@@ -307,8 +307,8 @@ fn same_but_for_go(expected: &str, got: &str) -> bool {
     })
 }
 
-/// Managers of fields in the order of the recording, if they are ordered by their times here: where
-/// it was recorded all times were the same second, and what comes then is the manager's name.
+/// Sorts field managers as in the recording, where all times are in the same second and the name
+/// decides.
 fn in_one_second<'a>(wanted: &[Value], found: &'a [Value]) -> Vec<&'a Value> {
     let mut ordered: Vec<&Value> = found.iter().collect();
     let first = found.first().map(|entry| &entry["time"]);
@@ -322,7 +322,8 @@ fn in_one_second<'a>(wanted: &[Value], found: &'a [Value]) -> Vec<&'a Value> {
     ordered
 }
 
-/// Whether an event has to come: a bookmark that does not end the initial events may or may not.
+/// Reports whether an event is compared: a bookmark that does not end the initial events is
+/// optional.
 pub(super) fn counts(event: &Value) -> bool {
     event["type"] != "BOOKMARK" || !event["object"]["metadata"]["annotations"].is_null()
 }

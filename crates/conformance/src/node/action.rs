@@ -1,7 +1,7 @@
-//! The steps of recorded lives: [`act`] does to a pod what the recorder did.
+//! The steps of recorded pods: [`act`] repeats the recorder's action on a pod.
 //!
-//! Steps of groups, which act on the node, are in [`script`](super::script). When a step is made is decided
-//! in [`replay`](super::replay).
+//! Steps of groups, which act on the node, are in [`script`](super::script).
+//! [`replay`](super::replay) decides when a step runs.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use super::replay::ReplayedPod;
 use super::testbed::ReplayContext;
 
-/// A part of a pod that has a process.
+/// A part of a pod with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Sandbox,
     Container,
 }
 
-/// Does what a step says, and returns the API's answer if the step asks for one.
+/// Runs a step, and returns the API's response if the step needs one.
 pub(super) async fn act(
     context: &ReplayContext,
     replayed: &ReplayedPod,
@@ -32,7 +32,7 @@ pub(super) async fn act(
             grace_seconds: options["gracePeriodSeconds"].as_i64(),
             ..DeleteOptions::default()
         };
-        // The recorder deletes at the end whether or not the pod is gone.
+        // The recorder deletes the pod at the end even if it is gone.
         client::gone_is_fine(context.api.delete(PODS, namespace, name, &options).await)?;
         return Ok(None);
     }
@@ -70,12 +70,12 @@ fn answered<T>(code: u64, answer: &Result<T, Error>) -> (u64, String) {
     }
 }
 
-/// An object in a path of the API, `/api/v1/namespaces/a/configmaps/b`.
+/// An object by its API path, `/api/v1/namespaces/a/configmaps/b`.
 #[derive(Debug, PartialEq)]
 struct Target<'a> {
     kind: Kind,
     namespace: &'a str,
-    /// Empty for all of them.
+    /// Empty for a collection.
     name: &'a str,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Sends a request about another object than the pod, such as a config map that it mounts.
+/// Sends a request about another object than the pod, such as a mounted config map.
 async fn request(
     context: &ReplayContext,
     method: &str,
@@ -129,7 +129,7 @@ async fn request(
     })
 }
 
-/// Ends a process of a pod without the agent.
+/// Kills a process of a pod without the agent.
 async fn kill(context: &ReplayContext, replayed: &ReplayedPod, part: Part) -> Result<()> {
     let (pod, _) =
         context.trace.last(&replayed.namespace, &replayed.name).context("there is no pod")?;
@@ -139,12 +139,12 @@ async fn kill(context: &ReplayContext, replayed: &ReplayedPod, part: Part) -> Re
         Part::Container => container_info(&context.runtime, uid).await?,
     };
     let info: Value = serde_json::from_str(info.as_deref().unwrap_or("{}"))?;
-    let process = info["pid"].as_u64().context("the runtime does not say which process it is")?;
+    let process = info["pid"].as_u64().context("the runtime reports no process")?;
     let killed = tokio::process::Command::new("kill")
         .args(["-KILL", &process.to_string()])
         .status()
         .await
-        .context("there is no command kill here")?;
+        .context("cannot run the command kill")?;
     anyhow::ensure!(killed.success(), "process {process} cannot be ended");
     Ok(())
 }
@@ -153,7 +153,7 @@ fn of_pod(uid: String) -> BTreeMap<String, String> {
     [("io.kubernetes.pod.uid".to_owned(), uid)].into()
 }
 
-/// The runtime's own information about the newest sandbox of a pod.
+/// Returns the runtime's information about the newest sandbox of a pod.
 async fn sandbox_info(runtime: &cri::Client, uid: String) -> Result<Option<String>> {
     let filter = cri::v1::PodSandboxFilter { label_selector: of_pod(uid), ..Default::default() };
     let request = cri::v1::ListPodSandboxRequest { filter: Some(filter) };
@@ -163,7 +163,7 @@ async fn sandbox_info(runtime: &cri::Client, uid: String) -> Result<Option<Strin
     Ok(runtime.call(request).await?.info.remove("info"))
 }
 
-/// The runtime's own information about the running container of a pod.
+/// Returns the runtime's information about the running container of a pod.
 async fn container_info(runtime: &cri::Client, uid: String) -> Result<Option<String>> {
     let state = cri::v1::ContainerState::ContainerRunning.into();
     let filter = cri::v1::ContainerFilter {

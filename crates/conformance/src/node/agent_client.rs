@@ -1,7 +1,7 @@
-//! Questions to the agent's own server, put as an administrator of the cluster: [`AgentClient`].
+//! Requests to the agent's server as a cluster administrator: [`AgentClient`].
 //!
-//! Where the server listens its Node object says, which may be that of an agent before it for a moment:
-//! what is not answered is asked again, up to a minute.
+//! The address comes from the Node object, which may still be that of a previous agent: failed
+//! requests are retried for up to a minute.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use super::testbed::{NODE, TIMEOUT};
 
-/// How long one attempt may take to connect.
+/// Timeout of one connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What was answered.
+/// The agent's response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AgentResponse {
     pub(super) status: u16,
@@ -36,7 +36,7 @@ pub(super) struct AgentClient {
 }
 
 impl AgentClient {
-    /// One with an authority of its own, whose certificate is put in `directory`.
+    /// Creates a client with its own authority, whose certificate is written to `directory`.
     pub(super) fn new(directory: &Path) -> Result<AgentClient> {
         let authority = certificates::authority("conformance")?;
         let pair = certificates::client(&authority, "conformance", "system:masters")?;
@@ -46,12 +46,12 @@ impl AgentClient {
         Ok(AgentClient { pair, authority: file })
     }
 
-    /// Whose certificates the agent has to let in.
+    /// Returns the authority that the agent must trust.
     pub(super) fn authority(&self) -> PathBuf {
         self.authority.clone()
     }
 
-    /// Asks the agent that keeps its things in `root`.
+    /// Sends a request to the agent with the state directory `root`.
     pub(super) async fn ask(
         &self,
         api: &Client,
@@ -71,8 +71,8 @@ impl AgentClient {
         };
         match tokio::time::timeout(TIMEOUT, asking).await {
             Ok(told) => Ok(told),
-            Err(_) => Err(why.unwrap_or_else(|| anyhow!("no answer")))
-                .with_context(|| format!("the agent does not answer {path}")),
+            Err(_) => Err(why.unwrap_or_else(|| anyhow!("no response")))
+                .with_context(|| format!("the agent does not respond to {path}")),
         }
     }
 
@@ -85,7 +85,8 @@ impl AgentClient {
     ) -> Result<AgentResponse> {
         let node: Value = api.get(NODES, "", NODE).await?;
         let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
-        let port = port.and_then(|port| u16::try_from(port).ok()).context("it tells no port")?;
+        let port =
+            port.and_then(|port| u16::try_from(port).ok()).context("the Node has no port")?;
         let trusted = std::fs::read_to_string(root.join("pki").join("kubelet.crt"))?;
         let dialer = Dialer::new(&trusted, Some(&self.pair), &["http/1.1"], CONNECT)?;
         let stream = dialer.connect("127.0.0.1", port, NODE).await?;

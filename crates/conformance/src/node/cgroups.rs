@@ -1,8 +1,8 @@
-//! Recorded cgroups of pods and what is written in them (kind `cgroups`), compared with ours: [`check`],
-//! and [`left`], which looks at what is left when the pods are gone.
+//! Recorded cgroups of pods and their values (kind `cgroups`), compared with ours: [`check`], and
+//! [`left`], which compares the cgroups that remain after the pods.
 //!
-//! Recorded with cgroup v1. What a cgroup inherits (CPUs, memory nodes, swappiness) is compared with what
-//! the topmost one has here, not there; the number of processes all pods may have is the machine's.
+//! Recorded with cgroup v1. Inherited values (CPUs, memory nodes, swappiness) are compared with
+//! this machine's root cgroup; the process limit of all pods is the machine's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use super::super::Difference;
 use super::steady_state::SteadyState;
 use super::testbed::{ReplayContext, TIMEOUT};
 
-/// Values beyond this are no limit: the kernel rounds the largest there is down to whole pages.
+/// Larger values mean no limit: the kernel rounds the largest value down to whole pages.
 const UNLIMITED: u64 = 1 << 62;
 
-/// What a cgroup gets from the one above unless somebody writes something else.
+/// Values that a cgroup inherits unless they are written.
 const INHERITED: &[&str] = &["cpuset.cpus", "cpuset.mems", "memory.swappiness"];
 
-/// The directories of each controller.
+/// Returns the directory of each controller.
 fn controllers() -> BTreeMap<String, PathBuf> {
     let Ok(cgroups) = Cgroups::observe() else { return BTreeMap::new() };
     match cgroups.layout() {
@@ -32,7 +32,7 @@ fn controllers() -> BTreeMap<String, PathBuf> {
     }
 }
 
-/// All cgroups below a directory, by their path from it.
+/// Returns all cgroups below a directory, by their relative path.
 fn below(directory: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![(directory.to_owned(), String::new())];
@@ -48,7 +48,7 @@ fn below(directory: &Path) -> BTreeSet<String> {
     found
 }
 
-/// A path with the recording's names; what is no container of a pod is its sandbox.
+/// Replaces ids in a path by the recording's names; a pod's cgroup of no container is its sandbox.
 fn named(steady_state: &SteadyState, path: &str) -> String {
     let named = steady_state.named(path);
     let is_id = |part: &str| part.len() == 64 && part.chars().all(|c| c.is_ascii_hexdigit());
@@ -67,7 +67,7 @@ fn read(file: &Path) -> Option<String> {
 /// Values of recorded files, by cgroup and file.
 type Found = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Compares cgroups while their pods stand.
+/// Compares cgroups while their pods run.
 pub(super) fn check(
     context: &ReplayContext,
     steady_state: &SteadyState,
@@ -99,7 +99,7 @@ pub(super) fn check(
     differences(&line["cgroups"], &ours, processes.as_deref())
 }
 
-/// Where values differ; `processes` is how many the machine may have.
+/// Returns the differing values; `processes` is the machine's process limit.
 fn differences(recorded: &Value, ours: &Found, processes: Option<&str>) -> Vec<Difference> {
     let mut found = Vec::new();
     let top = &recorded["/"];
@@ -139,7 +139,7 @@ fn differences(recorded: &Value, ours: &Found, processes: Option<&str>) -> Vec<D
     found
 }
 
-/// Compares which cgroups are left when the pods are gone. The kernel takes a moment to let go of them.
+/// Compares the cgroups that remain after the pods. The kernel removes them with a delay.
 pub(super) async fn left(context: &ReplayContext, line: &Value) -> Vec<Difference> {
     let Some(wanted) = line["after_all_pods_deleted"].as_array() else { return Vec::new() };
     let wanted: BTreeSet<String> =
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_that_nobody_recorded_are_told() {
+    fn unrecorded_cgroups_are_reported() {
         let recorded = json!({"/": {}});
         let found = differences(&recorded, &ours(&[("/", "x", "1"), ("/c", "x", "1")]), None);
         assert_eq!(found.len(), 1);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_processes_is_the_machines() {
+    fn process_limit_is_the_machines() {
         let recorded = json!({"/kubepods": {"pids.max": "32768"}});
         let here = ours(&[("/kubepods", "pids.max", "99")]);
         assert!(differences(&recorded, &here, Some("99")).is_empty());

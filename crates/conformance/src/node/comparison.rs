@@ -1,9 +1,9 @@
-//! A life of ours beside the recorded one: [`differences`].
+//! Compares a replayed pod with the recorded one: [`differences`].
 //!
-//! States by the rule of [`states`](super::states), each standing one and the last with the
-//! whole status; Events as a set of type, reason, message, field and source; calls to the runtime in their
-//! order for each container, with attempts, grace periods and errors. When things happened, how often an
-//! Event was repeated, and when what has ended is cleared away is not compared.
+//! Compared are states by the rule of [`states`](super::states), with the whole status of each
+//! stable state and of the last; Events as a set of type, reason, message, field and source; and
+//! runtime calls in order per container, with attempts, grace periods and errors. Times, repeat
+//! counts of Events, and the time of clean-up are not compared.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ use super::template::Template;
 use super::testbed::{NODE, ReplayContext};
 use super::{IMAGE, OTHER_NAME, registry};
 
-/// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
+/// Tolerance of a grace period in seconds: the time since the deletion is subtracted from it.
 const GRACE: i64 = 1;
 
-#[expect(clippy::needless_pass_by_value, reason = "texts are made where they are told")]
+#[expect(clippy::needless_pass_by_value, reason = "callers format texts inline")]
 fn differ(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Difference {
     Difference { what: what.into(), expected: expected.to_string(), got: got.to_string() }
 }
 
-/// Where a life of ours is not as it was recorded.
+/// Returns the differences between a replayed pod and the recorded one.
 pub(super) fn differences(
     context: &ReplayContext,
     line: &Value,
@@ -64,7 +64,7 @@ pub(super) fn differences(
     found
 }
 
-/// What clients depend on of a mirror pod.
+/// Compares the parts of a mirror pod that clients depend on.
 fn mirror(context: &ReplayContext, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
     let view = |pod: &Value| {
         let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
@@ -81,7 +81,7 @@ fn mirror(context: &ReplayContext, wanted: &Value, ours: &Value, found: &mut Vec
     context.template().value(&view(wanted), &view(ours), "mirror pod", found);
 }
 
-/// That the API server did not take it, and what it said.
+/// Compares the API server's rejection of a pod.
 fn refusal(expected: &Value, got: Option<&str>) -> Vec<Difference> {
     let message = expected["message"].as_str().or_else(|| expected.as_str()).unwrap_or_default();
     match got {
@@ -119,7 +119,7 @@ fn states(
             .rev()
             .find(|index| State::of(&ours[*index]).is_exactly(&run.state));
         let is_last = run.to.is_none();
-        // Where other words say the same there is nothing more to compare, but for the end.
+        // If the state is equivalent but worded differently, only the last one is compared further.
         let Some(index) = same.or(is_last.then_some(our_run.last)) else { continue };
         let place = format!("status at {:.1} s", run.from);
         let (mut theirs, mut own) = (prepared(&recorded[run.last]), prepared(&ours[index]));
@@ -138,18 +138,18 @@ fn states(
             continue;
         }
         if !may_be_missing(word) || standing.contains(word) {
-            found.push(differ("what is said of the pod", word, "never said"));
+            found.push(differ("reported reasons", word, "never reported"));
         }
     }
     for word in our_words.difference(&their_words) {
         if !recorded_runs.last().is_some_and(|last| is_optional_in_ours(word, last)) {
-            found.push(differ("what is said of the pod", "never said", word));
+            found.push(differ("reported reasons", "never reported", word));
         }
     }
 }
 
-/// Returns whether a message may be taken from a log of both streams. The runtime copies each of them on its own, so
-/// that the order of lines of different streams is chance.
+/// Reports whether a message may come from a log of both streams. The runtime copies each stream
+/// separately, so the order of their lines is random.
 fn logs_two_streams(line: &Value) -> bool {
     let manifest = line["manifest"].to_string();
     manifest.contains("FallbackToLogsOnError") && manifest.contains(">&2")
@@ -173,7 +173,7 @@ fn sort_messages(value: &mut Value) {
     }
 }
 
-/// A snapshot with lists as maps where order carries no meaning, and without what depends on the machine.
+/// Turns lists without a defined order into maps, and removes machine-dependent values.
 fn prepared(snapshot: &Value) -> Value {
     let mut status = without_artefacts(&snapshot["status"]);
     by_name(&mut status, "conditions", "type");
@@ -195,8 +195,8 @@ fn prepared(snapshot: &Value) -> Value {
     })
 }
 
-/// Resources of which there are none may be said or left out; upstream does one or the other by whether
-/// the pod's cgroup was still there. An image is told by any of its names, as the runtime likes.
+/// Removes empty resources, which upstream reports depending on whether the pod's cgroup still
+/// existed, and all names of an image but one, which the runtime chooses.
 fn without_nothing(status: &mut Value) {
     let Some(fields) = status.as_object_mut() else { return };
     let is_nothing = |value: &Value| value.as_object().is_some_and(Map::is_empty);
@@ -211,7 +211,8 @@ fn without_nothing(status: &mut Value) {
                 let id = text(value);
                 *value = id.rsplit('@').next().unwrap_or_default().into();
             }
-            // Its own or its predecessor's, by what was told last before the pod was deleted.
+            // The id is its own or its predecessor's, depending on the last status before the
+            // deletion.
             "lastState" if value["terminated"]["containerID"].is_string() => {
                 value["terminated"]["containerID"] = Value::Null;
                 without_nothing(value);
@@ -230,9 +231,9 @@ fn by_name(status: &mut Value, list: &str, key: &str) {
     status[list] = Value::Object(named.collect::<Map<_, _>>());
 }
 
-/// A message without what depends on the machine and on who else is there: what is used and what there
-/// is, in a refusal (but for the number of pods, which the configuration says); process ids; how long the
-/// name of a directory is that only has to be new; what this machine's resolver says.
+/// Removes parts of a message that depend on the machine and on other pods: used and available
+/// amounts in a rejection (except the number of pods, which is configured), process ids, the length
+/// of a random directory name, and the resolver's error.
 fn figures(message: &str) -> String {
     let mut text = message.to_owned();
     if !message.contains("resource: pods") {
@@ -244,7 +245,7 @@ fn figures(message: &str) -> String {
     }
     text = after_each(&text, "current usage (", |c| c.is_ascii_digit());
     if let Some((before, _)) = text.split_once("cannot decrease memory limits: ") {
-        // Which of pod and container is named depends on which was measured first.
+        // The name of pod or container depends on which was measured first.
         text = format!("{before}cannot decrease memory limits: N");
     }
     if let Some((before, _)) = text.split_once("dial tcp: lookup ") {
@@ -254,8 +255,8 @@ fn figures(message: &str) -> String {
         let is_process = message.starts_with("PID ") && !line.starts_with("PID ");
         let is_link = line.contains("..data -> ..");
         match (is_process, is_link) {
-            // The first process of a pod that shares its namespace is the sandbox's, and what that
-            // runs is the runtime's own; the others say whether it is shared.
+            // The first process of a pod with a shared process namespace is the sandbox's, which
+            // the runtime chooses; the others show that it is shared.
             (true, _) if line.trim_start().starts_with("1 ") => "1\n".to_owned(),
             (true, _) => {
                 let rest = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
@@ -272,7 +273,7 @@ fn figures(message: &str) -> String {
     lines.collect()
 }
 
-/// Puts one letter for whatever of a class follows a word.
+/// Replaces characters of a class after a word by one letter.
 fn after_each(text: &str, word: &str, class: fn(char) -> bool) -> String {
     let mut parts = text.split(word);
     let first = parts.next().unwrap_or_default().to_owned();
@@ -306,12 +307,12 @@ fn answers(
     }
 }
 
-/// A recorded text whose ids stand for any id: there is another one for each attempt.
+/// Makes recorded ids match any id, because each attempt has a new one.
 fn any_id(text: &str) -> String {
     after_each(text, "<ID", |c| c == '-' || c.is_ascii_digit()).replace("<IDN>", "<ANY_ID>")
 }
 
-/// An Event as it is compared. Ids in it are any: those of commands are new for each.
+/// Returns the compared fields of an Event. Ids match any id, because each command has a new one.
 fn event_view(event: &Value, about: &Value) -> Value {
     let or = |value: &Value, default: Value| if value.is_null() { default } else { value.clone() };
     let message = figures(event["message"].as_str().unwrap_or_default());
@@ -326,17 +327,17 @@ fn event_view(event: &Value, about: &Value) -> Value {
     })
 }
 
-/// Why a life is not served whose containers were told to end when they had hardly begun.
+/// The reason why a pod is not served whose containers were stopped right after their start.
 pub(super) const STOPPED_TOO_EARLY: &str =
-    "a container was told to end before it could listen, which is chance";
-/// So soon after its start, in seconds, a shell may not have set its traps.
+    "a container was stopped before it handled signals, which is a race";
+/// Within this time after its start, in seconds, a shell may not have set its traps.
 const STARTUP: f64 = 0.1;
 
-/// Exit codes of what did not listen to the signal: it was ended by it, or killed in the end.
+/// Exit codes of a process that did not handle the signal.
 const SIGNAL_EXIT_CODES: [i64; 2] = [137, 143];
 
-/// Whether differences are of how a container ended that was told to when it had hardly begun, and did not
-/// listen yet: whether it does depends on who was faster. What people were told of it does not.
+/// Reports whether all differences concern the exit of a container that was stopped before its
+/// shell handled signals, which is a race. Events must match nevertheless.
 pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
     let mut started: BTreeMap<&str, f64> = BTreeMap::new();
     let mut stopped_early = false;
@@ -363,8 +364,8 @@ pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
         && found.iter().all(|difference| difference.what != "event")
 }
 
-/// Whether a recorded Event may be missing: a probe that fell together with the start or the end of its
-/// container, and the summary of many.
+/// Reports whether a recorded Event is optional: a probe that coincided with the start or end of
+/// its container, and the summary of several.
 fn is_chance(line: &Value, event: &Value) -> bool {
     let message = event["message"].as_str().unwrap_or_default();
     if message.starts_with("(combined from similar events)") {
@@ -385,7 +386,7 @@ fn is_chance(line: &Value, event: &Value) -> bool {
     }
 }
 
-/// Whether a container of the pod became ready: what a probe said before may be by chance.
+/// Reports whether a container became ready: earlier probe results are random.
 fn became_ready(line: &Value) -> bool {
     list(line, "snapshots").iter().any(|snapshot| {
         let statuses = list(&snapshot["status"], "containerStatuses");
@@ -442,13 +443,13 @@ fn brief(event: &Value) -> String {
     format!("{} {}{place}: {}", text("type"), text("reason"), text("message"))
 }
 
-/// What was asked of the runtime for one container, or for the sandbox.
+/// Returns the runtime calls for each container and for the sandbox.
 fn sequence<'a>(
     calls: impl Iterator<Item = (&'a str, Option<&'a str>, Option<u64>, Option<i64>, Option<String>)>,
 ) -> BTreeMap<String, Vec<(String, Option<i64>)>> {
     let mut all: BTreeMap<String, Vec<(String, Option<i64>)>> = BTreeMap::new();
     for (method, container, attempt, timeout, error) in calls {
-        // What has ended is cleared away some time later, and probes are as many as there was time for.
+        // The time of clean-up and the number of probes are random.
         let counts = matches!(
             method,
             "RunPodSandbox"
@@ -464,7 +465,7 @@ fn sequence<'a>(
         let error = error.map(|code| format!(" {code}")).unwrap_or_default();
         let call = format!("{method}{attempt}{error}");
         let calls = all.entry(container.unwrap_or("sandbox").to_owned()).or_default();
-        // What cannot be done is tried again as often as there was time for.
+        // The number of retries depends on the time.
         let again = !error.is_empty() && calls.last().is_some_and(|(last, _)| *last == call);
         if !again {
             calls.push((call, timeout));
@@ -482,7 +483,7 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
         let (method, container) = (call["call"].as_str(), call["container"].as_str());
         (method.unwrap_or_default(), container, attempt, number(&call["timeout"]), code)
     }));
-    // A call that ended with the agent was not recorded.
+    // A call interrupted by the agent's exit was not recorded.
     let answered = |call: &&Call| call.response.is_some() || call.error.is_some();
     let ours = sequence(calls.iter().filter(answered).map(|call| {
         let code = call.error.as_ref().map(|(code, _)| code.clone());
@@ -528,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_the_machine_are_not_compared_and_those_of_the_configuration_are() {
+    fn configured_amounts_are_compared_and_measured_ones_are_not() {
         assert_eq!(
             figures("resource: cpu, requested: 5, used: 17, capacity: 1700"),
             "resource: cpu, requested: 5, used: N, capacity: N"
@@ -545,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_two_streams_are_compared_in_any_order_and_those_of_one_are_not() {
+    fn lines_of_two_streams_are_compared_in_any_order() {
         let line = |command: &str, policy: &str| {
             let container = json!({"command": [command], "terminationMessagePolicy": policy});
             json!({"manifest": {"spec": {"containers": [container]}}})
@@ -559,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_container_ends_that_has_hardly_begun_is_chance_and_what_is_told_of_it_is_not() {
+    fn early_exit_reason_is_ignored_but_events_are_compared() {
         let check = |stopped: f64, code: i64, what: &str, expected: bool| {
             let ended = json!({"name": "c", "state": {"terminated": {"exitCode": code}}});
             let line = json!({
@@ -580,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_by_container_without_what_is_cleared_away() {
+    fn calls_are_grouped_by_container_without_clean_up() {
         let calls = sequence(
             [
                 ("RunPodSandbox", None, None, None, None),

@@ -1,5 +1,6 @@
-//! Where our agent differs from the recorded kubelet on purpose: [`split_deliberate`], and what is right where the
-//! recorded one is wrong: [`wrong_answer`]. Each is in docs/reference/differences.md with its reason.
+//! Deliberate differences from the recorded kubelet: [`split_deliberate`], and the right answer
+//! where the recorded one is wrong: [`wrong_answer`]. docs/reference/differences.md gives the
+//! reason of each.
 
 use serde_json::Value;
 
@@ -9,8 +10,8 @@ use super::replay::ReplayedPod;
 use super::testbed::ReplayContext;
 use super::{endpoints, metrics};
 
-/// A difference on purpose: how the line's id begins, how the place begins (or, after a `*`, what it has in
-/// it), what of ours has to be in it, and the reason.
+/// A deliberate difference: the start of the line's id, the start of the path (or, after a `*`, a
+/// part of it), a part of our value, and the reason.
 #[rustfmt::skip] // One a line.
 const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("start-refused-policy-changed", "start", MIGRATED, "a changed policy is migrated"),
@@ -30,7 +31,7 @@ const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("stats-summary", "*.io", "null", "unmeasured pressure is omitted"),
 ];
 
-/// Differences that are mistakes, and those on purpose with their reason.
+/// Separates mistakes from deliberate differences with their reason.
 pub(super) fn split_deliberate(
     id: &str,
     differences: Vec<Difference>,
@@ -55,7 +56,7 @@ fn is_at(place: &str, what: &str) -> bool {
     }
 }
 
-/// Why a life as a whole is another one on purpose, if so.
+/// Returns the reason why a pod differs deliberately as a whole, if it does.
 pub(super) fn of_pod_as_a_whole(
     context: &ReplayContext,
     line: &Value,
@@ -67,18 +68,17 @@ pub(super) fn of_pod_as_a_whole(
     mirror_was_deleted(line).then_some("a deleted mirror pod is created again at once")
 }
 
-/// Whether the recorded mirror of a static pod was deleted while the pod ran. Upstream's stays until the pod
-/// is looked at again, within a minute, and then another one comes; ours comes at once, so whoever deletes
-/// it does not wait.
+/// Reports whether the recorded mirror of a static pod was deleted while the pod ran. Upstream
+/// recreates it at the next sync, within a minute; ours recreates it at once.
 fn mirror_was_deleted(line: &Value) -> bool {
     let steps = line["steps"].as_array().into_iter().flatten();
     let mut actions = steps.filter_map(|step| step["action"].as_str());
     actions.any(|action| action.starts_with("delete mirror pod"))
 }
 
-/// Whether the recorded kubelet turned a running pod away, and ours evicted it instead. A kubelet that is
-/// started lets the pods that run in again, and ends those for which there is no room or that its pressure
-/// keeps out; ours leaves them alone, and evicts as many as it takes, one after the other.
+/// Reports whether the recorded kubelet rejected a running pod and ours evicted it instead. A
+/// starting kubelet admits running pods again and ends those that do not fit or that its pressure
+/// excludes. Ours keeps them, and evicts only as many as necessary, one at a time.
 fn is_evicted_in_its_turn(context: &ReplayContext, line: &Value, replayed: &ReplayedPod) -> bool {
     let ours = context.trace.whole(&replayed.namespace, &replayed.name);
     was_turned_away(line) && ours.iter().any(|pod| was_evicted(&pod["status"]))
@@ -104,7 +104,7 @@ fn was_evicted(status: &Value) -> bool {
         && status["conditions"].as_array().is_some_and(|all| all.iter().any(disrupted))
 }
 
-/// Where ours is not the right answer to a line that records a defect of upstream.
+/// Returns the difference from the right answer for a line that records an upstream defect.
 pub(super) fn wrong_answer(
     context: &ReplayContext,
     line: &Value,
@@ -145,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_evicted_pod_has_failed_whatever_its_containers_say() {
+    fn evicted_pod_has_failed_whatever_its_containers_report() {
         let check = |phase: &str, reason: &str, right: bool| {
             let status = json!({"phase": phase, "reason": reason});
             assert_eq!(is_wrong("evicted-exit-0", &status).is_none(), right, "{phase} {reason}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ran_and_was_refused_was_turned_away() {
+    fn running_pod_rejected_at_restart_is_recognized() {
         let line = |phase: &str, reason: &str, message: &str| {
             json!({
                 "snapshots": [{"status": {"phase": phase}}],

@@ -1,7 +1,7 @@
-//! Recorded answers of the kubelet's own server (kind `http`), compared with ours: [`check`].
+//! Recorded responses of the kubelet's server (kind `http`), compared with ours: [`check`].
 //!
-//! Compared are status, media type, which fields there are of which type, and the values that do not
-//! depend on the machine. Fields beyond the recorded ones are our own affair.
+//! Compared are status, media type, fields with their types, and values that do not depend on the
+//! machine. Additional fields are allowed.
 
 use anyhow::Result;
 use http::Method;
@@ -13,8 +13,8 @@ use super::steady_state::NAMESPACE;
 use super::testbed::{NodeVariant, ReplayContext};
 use super::text;
 
-/// How a field of the configuration is told that capabilities nothing to the agent.
-pub(super) const NOT_REPORTED: &str = "not told: the agent does not go by it";
+/// The result for a configuration field without effect on the agent.
+pub(super) const NOT_REPORTED: &str = "not reported: without effect on the agent";
 
 fn differ(what: impl Into<String>, expected: &Value, got: &Value) -> Option<Difference> {
     let (expected, got) = (shown(expected), shown(got));
@@ -25,7 +25,7 @@ fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Asks what was asked when the line was recorded, and compares.
+/// Repeats the recorded requests and compares the responses.
 pub(super) async fn check(
     context: &ReplayContext,
     variant: &NodeVariant,
@@ -89,7 +89,7 @@ async fn body(
     let mut ours = parsed(response);
     let mut found = Vec::new();
     if line["shape"].is_object() {
-        // Rates are made of two samples.
+        // Rates need two samples.
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         ours = parsed(&context.ask(variant, Method::GET, path).await?);
         shape_differs(&line["shape"], &kind(&ours), "", &mut found);
@@ -120,7 +120,7 @@ fn parsed(response: &AgentResponse) -> Value {
     serde_json::from_str(&response.body).unwrap_or_default()
 }
 
-/// One pod of a list, by the same name. When it was seen and written is its own.
+/// Compares the pod of the same name in a list, without its times.
 fn example(context: &ReplayContext, recorded: &Value, ours: &Value) -> Vec<Difference> {
     let name = &recorded["metadata"]["name"];
     let items = ours["items"].as_array().into_iter().flatten();
@@ -132,7 +132,7 @@ fn example(context: &ReplayContext, recorded: &Value, ours: &Value) -> Vec<Diffe
     found
 }
 
-/// Without what the API server wrote in between.
+/// Removes fields that the API server wrote.
 fn without_history(pod: &Value) -> Value {
     let mut pod = pod.clone();
     if let Some(metadata) = pod["metadata"].as_object_mut() {
@@ -142,14 +142,14 @@ fn without_history(pod: &Value) -> Value {
     pod
 }
 
-/// Fields of the configuration, where both have one: ports and places are the machine's.
+/// Compares configuration fields that both have; ports and paths are the machine's.
 fn configuration(
     context: &ReplayContext,
     recorded: &Value,
     ours: &Value,
     found: &mut Vec<Difference>,
 ) {
-    /// What belongs to the recorded machine and not to the configuration.
+    /// Fields of the recorded machine rather than of its configuration.
     const PLACES: &[&str] = &[
         "address",
         "authentication",
@@ -168,7 +168,7 @@ fn configuration(
     let ours = ours["kubeletconfig"].as_object().cloned().unwrap_or_default();
     let mut template = context.template();
     let empty = Map::new();
-    /// What the agent does not go by, and so does not tell unless it was written.
+    /// Fields without effect on the agent, which it reports only if they are configured.
     const WITHOUT_EFFECT: &[&str] = &[
         "configMapAndSecretChangeDetectionStrategy",
         "containerLogMaxWorkers",
@@ -201,7 +201,7 @@ fn configuration(
     ];
     for (name, value) in theirs.iter().filter(|(name, _)| !PLACES.contains(&name.as_str())) {
         let got = ours.get(name).unwrap_or(&Value::Null);
-        // A map that has nothing in it says as much as none.
+        // An empty map is equivalent to none.
         if got.is_null() && value.as_object() == Some(&empty) {
             continue;
         }
@@ -213,7 +213,7 @@ fn configuration(
     }
 }
 
-/// Which fields there are of which type; of lists, what any of their items has.
+/// Returns the fields with their types; for lists, the union of their items.
 fn kind(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
@@ -255,7 +255,7 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-/// Fields that were recorded and that ours has not, or has of another type.
+/// Collects recorded fields that ours lacks or has with another type.
 fn shape_differs(recorded: &Value, ours: &Value, place: &str, found: &mut Vec<Difference>) {
     match (recorded, ours) {
         (Value::Object(a), Value::Object(b)) => {
@@ -273,8 +273,8 @@ fn shape_differs(recorded: &Value, ours: &Value, place: &str, found: &mut Vec<Di
     }
 }
 
-/// Figures with their help and type: every recorded line has to be there for some pod, and of the pods
-/// of the recording there are no others.
+/// Compares metrics with help and type: every recorded line must exist for some pod, and the
+/// recording's pods must have no others.
 fn lines(line: &Value, text: &str) -> Vec<Difference> {
     let wanted: Vec<&str> =
         line["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -297,7 +297,7 @@ fn lines(line: &Value, text: &str) -> Vec<Difference> {
     found
 }
 
-/// A line with placeholders for the pod, the value and the time.
+/// Replaces pod, value and time in a line by placeholders.
 fn sample(line: &str) -> String {
     if line.starts_with('#') {
         return line.to_owned();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_missing_or_too_many_are_told() {
+    fn missing_and_surplus_lines_are_reported() {
         let line = json!({"lines": ["a{namespace=\"lives2\",pod=\"<POD>\"} <VALUE>", "b <VALUE>"]});
         let text = "a{namespace=\"lives2\",pod=\"p\"} 1\nb 2\nc{namespace=\"other\"} 3\n";
         assert!(lines(&line, text).is_empty());

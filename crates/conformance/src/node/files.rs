@@ -1,8 +1,8 @@
-//! Recorded files of a kubelet: what its managers and its allocations have written (kind `state-files`),
-//! and everything in its directory and beside its logs (kind `directories`), compared with ours.
+//! Recorded files of a kubelet, compared with ours: those of its managers and allocations (kind
+//! `state-files`), and everything in its directory and next to its logs (kind `directories`).
 //!
-//! Files of the managers are compared byte for byte. Allocations carry the pods' uids and a checksum over
-//! them, so they are compared by what they say of the pods of the recording.
+//! Manager files are compared byte for byte. Allocations contain uids of pods and a checksum over
+//! them, so they are compared by pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,12 +16,12 @@ use super::steady_state::SteadyState;
 use super::testbed::ReplayContext;
 use super::text;
 
-/// Files that say the same of the same pods, byte for byte.
+/// Files compared byte for byte.
 const EXACT: &[&str] = &["cpu_manager_state", "memory_manager_state"];
-/// Files with the uids of all pods in them.
+/// Files with the uids of all pods.
 const OF_PODS: &[&str] = &["allocated_pods_state", "actuated_pods_state"];
 
-/// The files of the managers as they are.
+/// Reads the manager files.
 pub(super) fn state(root: &Path) -> BTreeMap<String, String> {
     let read = |name: &&str| {
         let text = std::fs::read_to_string(root.join(name)).ok()?;
@@ -39,7 +39,7 @@ fn differ(what: &str, expected: &str, got: Option<&String>) -> Option<Difference
     })
 }
 
-/// Compares the files while pods stand, and the ones there were before.
+/// Compares the files while pods run with the recorded ones.
 pub(super) fn state_differs(
     root: &Path,
     steady_state: &SteadyState,
@@ -67,8 +67,8 @@ pub(super) fn state_differs(
     found
 }
 
-/// Our file with the recording's uids. Its checksums cover the uids, and ours were checked when it was
-/// written and will be when it is read, so that they are taken over where the rest is the same.
+/// Replaces our uids by the recorded ones. Checksums cover the uids and are verified on reading, so
+/// the recorded ones are used if the rest is equal.
 fn with_uids(ours: &str, recorded: &str, uids: &Value, steady_state: &SteadyState) -> String {
     let mut text = ours.to_owned();
     let mut changed = false;
@@ -99,7 +99,7 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What a file of allocations says of pods, by uid.
+/// Returns the entries of an allocation file by uid.
 fn entries(file: &str) -> Map<String, Value> {
     let file: Value = serde_json::from_str(file).unwrap_or_default();
     let data: Value = serde_json::from_str(text_of(&file["data"])).unwrap_or_default();
@@ -130,7 +130,7 @@ fn allocations_differ(
     found
 }
 
-/// Without fields that say nothing.
+/// Removes empty fields.
 fn without_nothing(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -144,7 +144,7 @@ fn without_nothing(value: &Value) -> Value {
     }
 }
 
-/// Compares the files when the pods are gone.
+/// Compares the files after the pods are deleted.
 pub(super) fn state_after(root: &Path, line: &Value) -> Vec<Difference> {
     let now = state(root);
     let each = EXACT.iter().filter_map(|name| {
@@ -154,7 +154,7 @@ pub(super) fn state_after(root: &Path, line: &Value) -> Vec<Difference> {
     each.collect()
 }
 
-/// A file of another kind, by where it was.
+/// Compares another file by its path.
 pub(super) fn record(root: &Path, line: &Value) -> Vec<Difference> {
     let path = text(line, "path");
     let directory = Path::new(path).parent().unwrap_or(Path::new(""));
@@ -170,10 +170,10 @@ pub(super) fn record(root: &Path, line: &Value) -> Vec<Difference> {
     }
 }
 
-/// What there is of a file: `[kind, mode, gid, target]`.
+/// The properties of a file: `[kind, mode, gid, target]`.
 type Entry = (String, String, Option<u64>, String);
 
-/// Everything below a directory, by path under the name that the directory has in the recording.
+/// Lists everything below a directory, under the recorded directory name.
 fn listed(directory: &Path, called: &str, into: &mut BTreeMap<String, Entry>) {
     let mut open = vec![(directory.to_owned(), called.to_owned())];
     while let Some((path, called)) = open.pop() {
@@ -198,7 +198,7 @@ fn listed(directory: &Path, called: &str, into: &mut BTreeMap<String, Entry>) {
     }
 }
 
-/// A path with the recording's placeholders.
+/// Replaces ids in a path by the recording's placeholders.
 fn named(steady_state: &SteadyState, path: &str) -> String {
     let path = steady_state.named(path);
     let is_hash = |text: &str| text.len() == 8 && text.chars().all(|c| c.is_ascii_hexdigit());
@@ -210,7 +210,7 @@ fn named(steady_state: &SteadyState, path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Compares files and directories while pods stand.
+/// Compares files and directories while pods run.
 pub(super) fn tree_differs(
     context: &ReplayContext,
     root: &Path,
@@ -233,15 +233,15 @@ pub(super) fn tree_differs(
     differences(&recorded.cloned().collect::<Vec<_>>(), &ours)
 }
 
-/// Recorded entries that are not there, or are something else; and entries beside recorded ones in the
-/// directories of the recording's pods.
+/// Returns recorded entries that are missing or different, and surplus entries in the directories
+/// of recorded pods.
 fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let mut pods = BTreeSet::new();
     for entry in recorded {
         let path = text_of(&entry[0]);
-        // Pods that were there before and left something are not replayed.
+        // Remains of earlier pods are not replayed.
         if path.contains("<UID>") || path.contains("<ID-") {
             continue;
         }
@@ -261,7 +261,7 @@ fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Differ
         let recorded_mode = text_of(&entry[2]);
         let mut got = json!([path, kind, mode, group]);
         let mut wanted = json!([path, entry[1], recorded_mode, entry[3]]);
-        // Where the recorder could not read it.
+        // The recorder could not read the mode.
         if recorded_mode.is_empty() {
             (got, wanted) = (json!([path, kind]), json!([path, entry[1]]));
         }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_compared_byte_for_byte_but_for_uids() {
+    fn state_is_compared_byte_for_byte_except_uids() {
         let file = |uid: &str, cpus: &str, sum: u64| {
             let entries = json!({uid: {"c": cpus}});
             let data = json!({"entries": entries}).to_string();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(ours, recorded);
         let ours = with_uids(&file("1111-2222", "0", 7), &recorded, &uids, &steady_state());
         assert_ne!(ours, recorded);
-        // Without a uid in it the checksum has to be the same.
+        // Without a uid the checksum must be equal.
         assert_ne!(
             with_uids(&file("x", "1", 7), &file("x", "1", 5), &uids, &steady_state()),
             file("x", "1", 5)

@@ -1,5 +1,5 @@
-//! What was in the recorded cluster before any pod: namespaces, and in them a ServiceAccount, a ConfigMap, a
-//! Secret, a Service.
+//! The objects of the recorded cluster before any pod: namespaces with a ServiceAccount, a
+//! ConfigMap, a Secret and a Service.
 
 use anyhow::Result;
 use client::kind::{CONFIG_MAPS, Kind, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, SERVICES};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::testbed::ReplayContext;
 
-/// Makes them.
+/// Creates the objects.
 pub(super) async fn make(context: &ReplayContext) -> Result<()> {
     for namespace in ["lives", "lives2"] {
         let object = json!({"metadata": {"name": namespace}});

@@ -1,8 +1,8 @@
-//! Recorded metrics (kind `metrics`), compared with what the agent serves: [`check`].
+//! Recorded metrics (kind `metrics`), compared with the agent's: [`check`].
 //!
-//! A figure is compared by name, type, label names and help where the recording has them. One that the
-//! agent does not serve is a difference. What upstream's libraries tell of themselves has no counterpart
-//! here: which names those are, and why, is in [`NOT_APPLICABLE`].
+//! A metric is compared by name, type, label names and help where the recording has them. A metric
+//! that the agent does not serve is a difference. Metrics of upstream's libraries about themselves
+//! have no counterpart; [`NOT_APPLICABLE`] lists them with the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::super::Difference;
 use super::text;
 
-/// How names begin that the agent does not serve on purpose, or not always, and why;
-/// docs/reference/differences.md has the same.
+/// Prefixes of metrics that the agent deliberately does not serve, or not always, and the reason;
+/// docs/reference/differences.md has the same list.
 #[rustfmt::skip] // One a line.
 pub(super) const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("go_", "there is no Go runtime"),
@@ -81,7 +81,7 @@ pub(super) const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("machine_nvm_", "persistent memory is not supported"),
 ];
 
-/// A figure of ours, as its text says.
+/// A metric of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Served {
     kind: String,
@@ -89,7 +89,7 @@ pub(super) struct Served {
     labels: BTreeSet<String>,
 }
 
-/// What a text in Prometheus' form has, by name.
+/// Parses the Prometheus text format, by metric name.
 pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
     let mut found: BTreeMap<String, Served> = BTreeMap::new();
     for line in text.lines() {
@@ -113,7 +113,7 @@ pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
     found
 }
 
-/// Names of labels in `{a="b",c="d"} 1`.
+/// Returns the label names in `{a="b",c="d"} 1`.
 fn labels(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(mut rest) = text.strip_prefix('{') else { return names };
@@ -134,7 +134,8 @@ fn labels(text: &str) -> Vec<String> {
     names
 }
 
-/// Where what is served is not what was recorded. What is not served on purpose begins with those words.
+/// Returns the differences between served and recorded metrics. Deliberately unserved ones begin
+/// with [`NOT_SERVED`].
 pub(super) fn check(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Difference> {
     let mut found = Vec::new();
     for recorded in line["metrics"].as_array().into_iter().flatten() {
@@ -168,7 +169,7 @@ pub(super) fn check(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Diff
     found
 }
 
-/// How what is not served on purpose is told.
+/// Prefix of a deliberately unserved metric.
 pub(super) const NOT_SERVED: &str = "not served: ";
 
 #[cfg(test)]
@@ -188,7 +189,7 @@ b_seconds_count{op=\"run\"} 3
 ";
 
     #[test]
-    fn figures_are_read_with_their_labels() {
+    fn metrics_are_parsed_with_their_labels() {
         let found = read(TEXT);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["a_total", "b_seconds"]);
         assert_eq!(found["a_total"].labels, BTreeSet::from(["x".to_owned(), "y".to_owned()]));
@@ -200,7 +201,7 @@ b_seconds_count{op=\"run\"} 3
     }
 
     #[test]
-    fn every_way_to_differ_is_told() {
+    fn every_kind_of_difference_is_reported() {
         let served = read(TEXT);
         let check = |metric: Value, wanted: &[&str]| {
             let found = check(&json!({"metrics": [metric]}), &served);
@@ -222,7 +223,7 @@ b_seconds_count{op=\"run\"} 3
     }
 
     #[test]
-    fn what_is_not_served_is_written_down_for_users() {
+    fn unserved_metrics_are_documented() {
         let written = include_str!("../../../../docs/reference/differences.md");
         for (name, why) in NOT_APPLICABLE {
             assert!(written.contains(&format!("`{name}")), "{name} is not among the differences");

@@ -1,9 +1,9 @@
-//! What the recording says of the node itself (`node.jsonl`), compared with ours: [`check`].
+//! Recorded facts of the node itself (`node.jsonl`), compared with ours: [`check`].
 //!
-//! ReplayedPod are the Node object, the node's life while agent and runtime are stopped and started or a
-//! threshold cannot be met, a start with another policy, and the vocabulary of everything that was replayed.
-//! Figures of the machine's disk and names of images are not compared. What is found on the node while
-//! pods stand still is [`super::steady_checks`]'s.
+//! Replayed are the Node object, the node's conditions while agent and runtime are restarted or a
+//! threshold is exceeded, a start with another policy, and the vocabulary of all replays. Disk
+//! sizes and image names are not compared. [`super::steady_checks`] compares the node while pods
+//! run on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,11 +19,12 @@ use super::testbed::{
 };
 use super::{not_served, outcome, steady_state, text};
 
-/// Events that a recorded node had by chance or by what its machine is.
+/// Events that a recorded node had at random or because of its machine.
 const BY_CHANCE: &[&str] =
     &["CgroupV1", "InvalidDiskCapacity", "ContainerGCFailed", "EvictionThresholdMet"];
 
-/// Why a line is not replayed on a runtime that has a network for pods or has not, if so.
+/// Returns the reason why a line is not replayed on a runtime with or without a pod network, if
+/// any.
 fn skipped(line: &Value, network: bool) -> Option<&'static str> {
     let recorded = line.to_string();
     match network {
@@ -38,22 +39,22 @@ fn skipped(line: &Value, network: bool) -> Option<&'static str> {
     match (text(line, "kind"), text(line, "id")) {
         ("cost", _) => Some("a measurement of another machine"),
         ("node", _) if steady_state::variant(steady_state::policy(line)).is_none() => {
-            Some("it is not known how that node was configured")
+            Some("the node's configuration is unknown")
         }
         ("start-error", _) if change_of_policy(text(line, "change")).is_none() => {
-            Some("it is not known what was changed")
+            Some("the change is unknown")
         }
         ("node" | "vocabulary" | "start-error", _) => None,
         ("node-life", _) => match line["steps"].to_string().contains("device plugin") {
             true => Some("device plugins are not served"),
             false => None,
         },
-        ("log", _) => Some("our log has words of its own"),
-        _ => Some("a kind of line that is not known"),
+        ("log", _) => Some("log messages are not compared"),
+        _ => Some("unknown kind of line"),
     }
 }
 
-/// Compares a line; what has to be done to the node for it is done.
+/// Replays and compares a line.
 pub(super) async fn check(testbed: &mut Testbed, line: &Value) -> Result<Outcome> {
     let (kind, id) = (format!("node/{}", text(line, "kind")), text(line, "id"));
     let network = network_is_ready(&testbed.context().runtime).await;
@@ -77,8 +78,8 @@ fn differ(what: &str, expected: &Value, got: &Value) -> Option<Difference> {
     })
 }
 
-/// The Node object of an agent that is configured as the recorded one. One that was configured otherwise
-/// may have left it, so it is waited for.
+/// Waits for the Node object of an agent with the recorded configuration; an earlier agent may have
+/// left another one.
 async fn object(testbed: &mut Testbed, line: &Value) -> Result<Vec<Difference>> {
     let variant = steady_state::variant(steady_state::policy(line)).unwrap_or_default();
     testbed.start_agent(&variant).await?;
@@ -103,7 +104,8 @@ async fn object(testbed: &mut Testbed, line: &Value) -> Result<Vec<Difference>> 
     Ok(found)
 }
 
-/// Labels, conditions, addresses, and the amounts that do not depend on the machine's memory and disk.
+/// Compares labels, conditions, addresses, and amounts that do not depend on the machine's memory
+/// and disk.
 fn object_differs(theirs: &Value, ours: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     found.extend(differ("labels", &theirs["metadata"]["labels"], &ours["metadata"]["labels"]));
@@ -143,7 +145,7 @@ fn conditions(status: &Value) -> Value {
         .into()
 }
 
-/// Does the steps one after the other, and waits for the conditions that were recorded after each.
+/// Runs the steps in order, and waits for the conditions recorded after each.
 async fn lifecycle(testbed: &mut Testbed, line: &Value) -> Result<Vec<Difference>> {
     let context = testbed.context();
     let before: BTreeSet<String> =
@@ -179,7 +181,7 @@ async fn lifecycle(testbed: &mut Testbed, line: &Value) -> Result<Vec<Difference
     Ok(found)
 }
 
-/// Waits until the node's conditions are as they should be; what they are if they never are.
+/// Waits for the recorded conditions; returns the difference on a timeout.
 async fn until(context: &ReplayContext, wanted: &Value) -> Option<Difference> {
     let mut last = Value::Null;
     let looking = async {
@@ -201,7 +203,7 @@ fn name_and_count(event: &Value) -> String {
     format!("{} {}", text(&event["metadata"], "name"), event["count"])
 }
 
-/// The Events of the node that are new, by type, reason and message.
+/// Compares the new Events of the node by type, reason and message.
 async fn events(
     context: &ReplayContext,
     line: &Value,
@@ -234,8 +236,8 @@ fn summary(event: &Value) -> String {
     format!("{} {}: {}", text(event, "type"), text(event, "reason"), text(event, "message"))
 }
 
-/// A start with another policy. Upstream refuses it and asks for the file to be deleted; ours takes over
-/// what fits and keeps the old file beside the new one.
+/// Starts with another policy. Upstream fails and asks to delete the file; ours migrates what fits
+/// and keeps the old file next to the new one.
 async fn other_policy(testbed: &mut Testbed, line: &Value) -> Vec<Difference> {
     let (what, expected) = ("start".to_owned(), text(line, "message").to_owned());
     let Some((file, [old, new])) = change_of_policy(text(line, "change")) else {
@@ -262,8 +264,8 @@ async fn other_policy(testbed: &mut Testbed, line: &Value) -> Vec<Difference> {
     vec![Difference { what, expected, got }]
 }
 
-/// The file that a change such as `cpuManagerPolicy none -> static with ...` is about, and what the
-/// configuration was before and after it.
+/// Parses a change such as `cpuManagerPolicy none -> static with ...` into its state file and the
+/// configurations before and after it.
 fn change_of_policy(change: &str) -> Option<(&'static str, [Value; 2])> {
     let mut words = change.split(' ');
     let (field, old, arrow, new) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -287,10 +289,10 @@ fn change_of_policy(change: &str) -> Option<(&'static str, [Value; 2])> {
     Some((file, [state_of(old)?, state_of(new)?]))
 }
 
-/// What comes of a start with another policy when all is well.
-pub(super) const MIGRATED: &str = "it started, and kept the old file beside the new one";
+/// The expected result of a start with another policy.
+pub(super) const MIGRATED: &str = "started, and kept the old file next to the new one";
 
-/// Whether a file that has been replaced is beside the new one as it was.
+/// Reports whether a replaced file is kept unchanged next to the new one.
 fn is_kept(file: &std::path::Path, before: &str) -> bool {
     let (Some(directory), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let start = format!("{}.backup-", name.to_string_lossy());
@@ -302,7 +304,7 @@ fn is_kept(file: &std::path::Path, before: &str) -> bool {
             .any(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text == before))
 }
 
-/// Whether anything was said of pods that the recorded kubelet has no word for.
+/// Compares the reasons that pods reported with those that the recorded kubelet knows.
 fn vocabulary(context: &ReplayContext, line: &Value) -> Vec<Difference> {
     let words = |key: &str| -> BTreeSet<String> {
         match &line[key] {
@@ -351,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_played_says_why() {
+    fn skipped_lines_have_a_reason() {
         let check = |kind: &str, id: &str, replayed: bool| {
             let line = json!({"kind": kind, "id": id, "steps": []});
             assert_eq!(skipped(&line, true).is_none(), replayed, "{kind} {id}");
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_needs_the_network_that_it_tells_of() {
+    fn node_lines_need_the_recorded_network_state() {
         let line =
             |message: &str| json!({"kind": "node", "id": "n", "object": {"message": message}});
         let without = line("container runtime network not ready: NetworkReady=false");
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_policy_are_read() {
+    fn changes_of_policy_are_parsed() {
         let (file, [old, new]) =
             change_of_policy("cpuManagerPolicy none -> static with the old state file").unwrap();
         assert_eq!((file, old), ("cpu_manager_state", json!({})));
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_compared_by_what_they_say() {
+    fn conditions_are_compared_without_times() {
         let status = json!({"conditions": [
             {"type": "Ready", "status": "True", "reason": "R", "message": "m", "lastHeartbeatTime": "t"},
         ]});
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_is_kept_only_if_it_is_as_it_was() {
+    fn old_file_counts_only_if_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         std::fs::write(&file, "new").unwrap();

@@ -1,10 +1,10 @@
-//! One recorded life, replayed again: objects, the pod, its binding, and the steps, each when the state is
-//! reached that was recorded before it: [`replay`].
+//! Replays one recorded pod: objects, the pod, its binding, and the steps, each when the state
+//! recorded before it is reached: [`replay`].
 //!
-//! A step waits for three things: every recorded state that stood before it, the state that was recorded
-//! last before it, and the Events that were recorded before it. It does not wait for ever; what did not
-//! come is then a difference of the comparison, which is made elsewhere. Steps in the first second of a
-//! life interrupt something, and are made by the clock.
+//! A step waits for three things: every stable state recorded before it, the last state recorded
+//! before it, and the Events recorded before it. After a timeout it runs anyway; a missing state is
+//! then found by the comparison. Steps in the first second interrupt a start, and run at their
+//! recorded time.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use super::action::act;
 use super::states::{self, State, in_order, runs};
 use super::testbed::{NODE, ReplayContext};
 
-/// Steps before this, in seconds, are made by the clock.
+/// Steps before this time, in seconds, run at their recorded time.
 const INTERRUPTS: f64 = 1.0;
-/// How long a state has to hold before a step is made that was recorded later, in seconds; or as long as
-/// it did when recorded, if that was less.
+/// Seconds that a state must hold before a later step runs, or its recorded duration if that was
+/// shorter.
 const SETTLE: f64 = 1.0;
 
-/// Whose life it is, and since when.
+/// A replayed pod.
 #[derive(Clone, Debug)]
 pub(super) struct ReplayedPod {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// When the pod was bound, by the clock of the trace.
+    /// The time of its binding on the trace's clock.
     pub(super) zero: f64,
-    /// What a step was answered, where the recording has it.
+    /// The API's responses to steps, where they are recorded: step, status and body.
     pub(super) answers: Vec<(usize, u64, String)>,
-    /// Why there is no pod.
+    /// The reason why the pod was not created.
     pub(super) refused: Option<String>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn name(manifest: &Value) -> &str {
     manifest["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// The manifest with host paths of ours.
+/// Replaces host paths in the manifest by ours.
 pub(super) fn manifest_here(context: &ReplayContext, manifest: &Value) -> Value {
     let mut manifest = manifest.clone();
     let volumes = manifest["spec"]["volumes"].as_array_mut();
@@ -58,7 +58,7 @@ pub(super) fn manifest_here(context: &ReplayContext, manifest: &Value) -> Value 
     manifest
 }
 
-/// Creates a pod and binds it, as the recorder did.
+/// Creates and binds a pod, as the recorder did.
 pub(super) async fn create_and_bind(context: &ReplayContext, line: &Value) -> Result<ReplayedPod> {
     let manifest = manifest_here(context, &line["manifest"]);
     let (namespace, name) = (namespace(&manifest).to_owned(), name(&manifest).to_owned());
@@ -103,16 +103,16 @@ pub(super) async fn create_and_bind(context: &ReplayContext, line: &Value) -> Re
     Ok(replayed)
 }
 
-/// Ports of the node that a pod asks for. One that was refused for them needs another that has them.
+/// Returns the host ports of a pod. A pod rejected for them needs another one that holds them.
 fn host_ports(pod: &Value) -> Vec<u64> {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let ports = containers.flat_map(|c| c["ports"].as_array().into_iter().flatten());
     ports.filter_map(|port| port["hostPort"].as_u64()).collect()
 }
 
-/// The class that a manifest names and that was there when the pod was created: its name, its handler,
-/// and whether it was gone again when the pod was bound. The recording does not have such classes among
-/// its objects, but its Events tell of them.
+/// Returns the runtime class that a manifest names and that existed at its creation: its name, its
+/// handler, and whether it was gone at the binding. The recording has no such objects, but its
+/// Events mention them.
 fn runtime_class(line: &Value) -> Option<(String, String, bool)> {
     let class = line["manifest"]["spec"]["runtimeClassName"].as_str()?.to_owned();
     if line.get("create_error").is_some() {
@@ -145,7 +145,7 @@ async fn create_object(context: &ReplayContext, namespace: &str, object: &Value)
     }
 }
 
-/// Plays a life that is nobody else's, to its end.
+/// Replays a single pod to its end.
 pub(super) async fn replay(context: &ReplayContext, line: &Value) -> Result<ReplayedPod> {
     let mut replayed = create_and_bind(context, line).await?;
     if replayed.refused.is_some() {
@@ -155,7 +155,7 @@ pub(super) async fn replay(context: &ReplayContext, line: &Value) -> Result<Repl
     let mut diverged = false;
     for (index, step) in steps.iter().enumerate() {
         let t = step["t"].as_f64().unwrap_or_default();
-        // A life that has left the recorded way does not come back to it.
+        // A pod that has diverged from the recording does not return to it.
         if t < INTERRUPTS {
             until_taken(context, line, &replayed, t).await;
             let passed = context.trace.now() - replayed.zero;
@@ -171,7 +171,7 @@ pub(super) async fn replay(context: &ReplayContext, line: &Value) -> Result<Repl
     Ok(replayed)
 }
 
-/// Lives to be replayed at the same time: who was refused for its ports comes while another one has them.
+/// Groups pods to replay together: one rejected for its ports needs another one that holds them.
 pub(super) fn together(lines: Vec<Value>) -> Vec<Vec<Value>> {
     let (refused, others): (Vec<Value>, Vec<Value>) =
         lines.into_iter().partition(is_refused_for_ports);
@@ -190,8 +190,8 @@ pub(super) fn together(lines: Vec<Value>) -> Vec<Vec<Value>> {
     all
 }
 
-/// Plays lives at the same time. Where none of them has the ports that the first was refused for, one that
-/// is like it takes them before.
+/// Replays pods at the same time. If none holds the ports that the first was rejected for, a
+/// similar pod takes them before.
 pub(super) async fn replay_together(
     context: &ReplayContext,
     lines: Vec<Value>,
@@ -215,7 +215,7 @@ pub(super) async fn replay_together(
     }
     let done = group_replay.join_all().await;
     if let Some(Ok(before)) = before {
-        // What is left of it goes with the testbed.
+        // The testbed removes the rest.
         let _ = act(context, &before, &json!({"delete": {"gracePeriodSeconds": 0}})).await;
     }
     done
@@ -225,7 +225,7 @@ fn is_refused_for_ports(line: &Value) -> bool {
     line["end"]["reason"] == "NodePorts"
 }
 
-/// Waits until the agent has taken a pod up, if the recorded kubelet had by then.
+/// Waits until the agent has observed a pod, if the recorded kubelet had at `t`.
 async fn until_taken(context: &ReplayContext, line: &Value, replayed: &ReplayedPod, t: f64) {
     let calls = line["cri_calls"].as_array().into_iter().flatten();
     if calls.into_iter().all(|call| call["t"].as_f64().unwrap_or_default() >= t) {
@@ -238,7 +238,7 @@ async fn until_taken(context: &ReplayContext, line: &Value, replayed: &ReplayedP
     wait(context, timeout(t), Duration::ZERO, taken).await;
 }
 
-/// Waits until what was recorded before `t` has come, or timeout is at an end; says which.
+/// Waits for everything recorded before `t`. Returns false on a timeout.
 pub(super) async fn until_recorded(
     context: &ReplayContext,
     line: &Value,
@@ -261,7 +261,7 @@ pub(super) async fn until_recorded(
         .as_array()
         .into_iter()
         .flatten()
-        // The recorder's own deletion is told of before anybody sees it.
+        // The recorder's own deletion caused this Event.
         .filter(|event| event["reason"] != "Killing")
         .filter(|event| event["t"].as_f64().unwrap_or_default() < t)
         .collect();
@@ -270,10 +270,10 @@ pub(super) async fn until_recorded(
             runs(&context.trace.snapshots(&replayed.namespace, &replayed.name, replayed.zero));
         let Some(current) = ours.last().map(|run| &run.state) else { return false };
         if current.restarts > last.state.restarts {
-            // Waiting only makes it later still.
+            // Waiting longer does not help.
             return true;
         }
-        // What was seen for a moment only need not be the state that is left.
+        // A short-lived state need not be the current one.
         let there = held < SETTLE || current.is(&last.state);
         there && in_order(wanted.iter().copied(), &ours).len() == wanted.len() && {
             let ours = context.trace.events(&replayed.namespace, &replayed.name);
@@ -291,8 +291,8 @@ pub(super) async fn until_recorded(
     wait(context, timeout, settle, arrived).await
 }
 
-/// Whether a container ended while it was being stopped, neither at once nor when its time was up: how long
-/// it had run may have mattered.
+/// Reports whether a container exited some time after its stop signal and before the end of the
+/// grace period: its running time may matter.
 fn was_slow(line: &Value) -> bool {
     let calls = line["cri_calls"].as_array().into_iter().flatten();
     let mut stops = calls.filter(|call| call["call"] == "StopContainer");
@@ -303,7 +303,7 @@ fn was_slow(line: &Value) -> bool {
     })
 }
 
-/// Waits until the life has ended as it did when it was recorded.
+/// Waits until the pod has ended as recorded.
 pub(super) async fn until_end(context: &ReplayContext, line: &Value, replayed: &ReplayedPod) {
     let snapshots = line["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(last) = snapshots.last() else { return };
@@ -324,13 +324,13 @@ pub(super) async fn until_end(context: &ReplayContext, line: &Value, replayed: &
     wait(context, timeout(t), Duration::ZERO, arrived).await;
 }
 
-/// How long to wait for what took so many seconds when it was recorded: busy machines are slower, and
-/// what never comes must not hold up the rest for ever.
+/// Returns the timeout for something that took this many seconds in the recording: busy machines
+/// are slower.
 fn timeout(recorded: f64) -> Duration {
     Duration::from_secs_f64(60.0 + 1.5 * recorded.clamp(0.0, 300.0))
 }
 
-/// Waits until `arrived` holds and has held for `settle`, or timeout is at an end; says which.
+/// Waits until `arrived` has held for `settle`. Returns false on a timeout.
 pub(super) async fn wait(
     context: &ReplayContext,
     timeout: Duration,
@@ -344,7 +344,7 @@ pub(super) async fn wait(
             if arrived() {
                 let changed = tokio::time::timeout(settle, async {
                     loop {
-                        // The testbed outlives its players.
+                        // The testbed outlives its replays.
                         let _ = changes.changed().await;
                         if !arrived() {
                             return;
@@ -362,15 +362,15 @@ pub(super) async fn wait(
     tokio::time::timeout(timeout, waiting).await.is_ok()
 }
 
-/// Whether a life needs a network of its own.
+/// Reports whether a pod needs its own network.
 pub(super) fn needs_network(line: &Value) -> bool {
     let snapshots = line["snapshots"].to_string();
-    // One that is refused for its ports is refused only if the pod that has them could be replayed.
+    // A rejection for ports needs the pod that holds them to run.
     let network = snapshots.contains("<POD_IP>") || snapshots.contains("\"NodePorts\"");
     line["manifest"]["spec"]["hostNetwork"] != true && network
 }
 
-/// The words of all standing states, for messages.
+/// Renders all runs for messages.
 pub(super) fn render_runs(snapshots: &[Value]) -> String {
     let runs = states::runs(snapshots);
     runs.iter().map(|run| format!("\n      {:.1} {}", run.from, run.state)).collect()
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_refused_for_ports_is_played_beside_who_has_them() {
+    fn port_conflicts_are_replayed_together() {
         let line = |id: &str, port: u64, end: Value| {
             let ports = json!([{"containerPort": 80, "hostPort": port}]);
             let manifest = json!({"spec": {"containers": [{"ports": ports}]}});
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_refused_for_ports_need_the_network_of_those_that_have_them() {
+    fn pods_rejected_for_ports_need_a_network() {
         let line = |host: bool, status: Value| {
             let manifest = json!({"spec": {"hostNetwork": host}});
             json!({"manifest": manifest, "snapshots": [{"status": status}]})

@@ -1,9 +1,9 @@
-//! Recorded requests to the runtime (`cri.jsonl`), compared with ours field for field: [`check`].
+//! Recorded runtime requests (`cri.jsonl`), compared with ours field by field: [`check`].
 //!
-//! A line's pod is one of `pods.jsonl` if that has the same id, or else is replayed by itself: created,
-//! bound, and deleted when everything has been started that was recorded. Requests of one method for one
-//! container are compared in their order. The order of variables that come from services carries no
-//! meaning, nor does when what has ended is cleared away.
+//! The pod of a line is that of `pods.jsonl` with the same id, or is replayed separately: created,
+//! bound, and deleted when all recorded containers have started. Requests of one method for one
+//! container are compared in order. The order of service variables and the time of clean-up are not
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::replay::{self, ReplayedPod};
 use super::testbed::{ReplayContext, TIMEOUT};
 use super::{NOT_SHARED, not_served, outcome, text};
 
-/// What a probe may take to be asked for the first time. Recorded periods are a few seconds.
+/// Timeout of the first probe. Recorded periods are a few seconds.
 const FIRST_PROBE: Duration = Duration::from_secs(15);
 
-/// Which calls are compared.
+/// The compared calls.
 const COMPARED: &[&str] = &[
     "RunPodSandbox",
     "CreateContainer",
@@ -32,7 +32,8 @@ const COMPARED: &[&str] = &[
     "PullImage",
 ];
 
-/// Why a line cannot be replayed, if so. `of_pods` says whether its pod is among those of `pods.jsonl`.
+/// Returns the reason why a line cannot be replayed, if any. `of_pods` is true if `pods.jsonl` has
+/// its pod.
 pub(super) fn skip_reason(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
     match text(line, "kind") {
         "pod" | "deadlines" => {}
@@ -47,7 +48,7 @@ pub(super) fn skip_reason(line: &Value, of_pods: bool, network: bool) -> Option<
     }
     let calls = line["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     if calls.iter().any(|call| text(call, "call").starts_with("Update")) {
-        return Some("the recording does not say how the pod was resized");
+        return Some("the recording lacks the resize of the pod");
     }
     let names: BTreeSet<&str> = ["containers", "initContainers"]
         .iter()
@@ -59,7 +60,7 @@ pub(super) fn skip_reason(line: &Value, of_pods: bool, network: bool) -> Option<
         return Some("the recording does not have a container that was added later");
     }
     if manifest["metadata"]["namespace"] == "lives2" {
-        return Some("the recording does not say which node it was on");
+        return Some("the recording lacks the node");
     }
     if !network && manifest["spec"]["hostNetwork"] != true {
         return Some("the runtime has no network for pods");
@@ -67,7 +68,7 @@ pub(super) fn skip_reason(line: &Value, of_pods: bool, network: bool) -> Option<
     None
 }
 
-/// Plays a line by itself.
+/// Replays a line separately.
 pub(super) async fn replay(context: &ReplayContext, recorded: &Value) -> Result<ReplayedPod> {
     let line = without_times(recorded);
     let replayed = replay::create_and_bind(context, &line).await?;
@@ -81,7 +82,7 @@ pub(super) async fn replay(context: &ReplayContext, recorded: &Value) -> Result<
     };
     replay::wait(context, TIMEOUT, Duration::from_secs(1), started).await;
     if has_exec_probe(&line) {
-        // Its first turn comes by chance within the period: it does not have to come at once.
+        // The first probe runs at a random time within the period.
         let was_probed = || {
             let last = context.trace.last(&replayed.namespace, &replayed.name);
             let uid = last.map(|(pod, _)| text(&pod["metadata"], "uid").to_owned());
@@ -104,8 +105,8 @@ pub(super) async fn replay(context: &ReplayContext, recorded: &Value) -> Result<
     Ok(replayed)
 }
 
-/// The line as one of `pods.jsonl` without anything recorded. The manifest may not say the namespace; the
-/// requests do.
+/// Turns the line into one of `pods.jsonl` without recorded states. A namespace that the manifest
+/// lacks comes from the requests.
 fn without_times(line: &Value) -> Value {
     let mut manifest = line["manifest"].clone();
     let calls = line["calls"].as_array().into_iter().flatten();
@@ -118,7 +119,7 @@ fn without_times(line: &Value) -> Value {
     serde_json::json!({"id": line["id"], "manifest": manifest, "objects": line["objects"]})
 }
 
-/// Whether a container is asked by a command how it is.
+/// Reports whether a container has an exec probe.
 fn has_exec_probe(line: &Value) -> bool {
     let spec = &line["manifest"]["spec"];
     let lists = ["containers", "initContainers"];
@@ -129,8 +130,8 @@ fn has_exec_probe(line: &Value) -> bool {
     })
 }
 
-/// Whether as much has been asked for a pod as was recorded: everything was started and pulled, and what
-/// never started was at least tried.
+/// Reports whether the recorded calls were made for a pod: everything was pulled and started, and
+/// failing starts were tried at least once.
 fn has_made_recorded_calls(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
     let theirs = recorded["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let wanted = |method: &str| theirs.iter().filter(|call| text(call, "call") == method).count();
@@ -178,8 +179,8 @@ pub(super) fn check(
         if !COMPARED.contains(&key.0) {
             continue;
         }
-        // Upstream changes limits and requests one after the other, and tells the runtime in between;
-        // what counts is what it is told in the end.
+        // Upstream changes limits and requests one after the other with an update in between; only
+        // the last update is compared.
         if key.0.starts_with("Update") && !is_last(line, recorded) {
             continue;
         }
@@ -206,7 +207,7 @@ pub(super) fn check(
         without_absent_services(&wanted, &mut got);
         template.value(&wanted, &got, &place, &mut found);
         if let Some(response) = &call.response {
-            // For the ids in it, which later requests name.
+            // Binds the ids in it, which later requests use.
             template.value(&recorded["response"], response, &place, &mut Vec::new());
         }
         if let Some(deadline) = recorded["deadline_s"].as_u64()
@@ -220,12 +221,12 @@ pub(super) fn check(
     outcome(kind, line, found)
 }
 
-/// Whether a call was made again because it could not be done, which happens as often as there is time for.
+/// Reports whether a call is a retry; the number of retries depends on the time.
 fn is_another_try(recorded: &Value, index: usize) -> bool {
     index > 0 && recorded["error"].is_object()
 }
 
-/// Whether no other call of the same method for the same container follows.
+/// Reports whether no other call of the same method for the same container follows.
 fn is_last(line: &Value, call: &Value) -> bool {
     let calls = line["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let same =
@@ -233,8 +234,8 @@ fn is_last(line: &Value, call: &Value) -> bool {
     calls.iter().rfind(same).is_some_and(|last| std::ptr::eq(last, call))
 }
 
-/// The recorded request with the container's own variables as they are written: upstream sends them in the
-/// order of a map, which is none, and we in the manifest's.
+/// Sorts the container's own variables in the recorded request as in the manifest: upstream sends
+/// them in random order, ours keeps the manifest's.
 fn in_order_of(mut request: Value, own: &[String]) -> Value {
     if let Some(list) = request.pointer_mut("/config/envs/own").and_then(Value::as_array_mut) {
         list.sort_by_key(|variable| own.iter().position(|name| name == text(variable, "key")));
@@ -242,7 +243,7 @@ fn in_order_of(mut request: Value, own: &[String]) -> Value {
     request
 }
 
-/// Takes away what comes of the recording's Service where it was not there yet.
+/// Removes variables of the recorded Service if it did not exist yet.
 fn without_absent_services(wanted: &Value, got: &mut Value) {
     const SERVICE_PREFIX: &str = "MY_DB_";
     let services_in =
@@ -259,7 +260,7 @@ fn without_absent_services(wanted: &Value, got: &mut Value) {
     }
 }
 
-/// Names of variables that a container has of its own, in their order.
+/// Returns the names of a container's own variables, in order.
 fn own_variables(manifest: &Value, container: &str) -> Vec<String> {
     ["containers", "initContainers"]
         .iter()
@@ -270,7 +271,7 @@ fn own_variables(manifest: &Value, container: &str) -> Vec<String> {
         .collect()
 }
 
-/// A request with variables of services by name, behind the container's own.
+/// Sorts service variables by name, after the container's own.
 fn prepared(request: &Value, own: &[String]) -> Value {
     let mut request = request.clone();
     let Some(envs) = request.pointer_mut("/config/envs").and_then(Value::as_array_mut) else {
@@ -287,13 +288,13 @@ fn prepared(request: &Value, own: &[String]) -> Value {
     request
 }
 
-/// Compares what was said to be waited for, by method.
+/// Compares the deadlines of calls by method.
 pub(super) fn deadlines(line: &Value, passed: &[cri::Passed]) -> Outcome {
     let mut found = Vec::new();
     for (method, seconds) in line["seconds"].as_object().into_iter().flatten() {
         let recorded: BTreeSet<u64> =
             seconds.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
-        // Those with several depend on what was asked.
+        // Methods with several deadlines depend on the request.
         let [wanted] = recorded.iter().copied().collect::<Vec<_>>()[..] else { continue };
         let ours: BTreeSet<u64> = passed
             .iter()
@@ -315,7 +316,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn own_variables_keep_their_order_and_those_of_services_have_none() {
+    fn own_variables_are_ordered_and_service_variables_are_not() {
         let manifest = json!({"spec": {"containers": [
             {"name": "c", "env": [{"name": "B"}, {"name": "A"}]},
         ]}});
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_deleted_when_it_has_come_as_far_as_was_recorded() {
+    fn pod_is_deleted_after_its_recorded_calls() {
         let calls = |methods: &[&'static str]| -> Vec<Call> {
             let call = |method: &&'static str| Call {
                 method,
@@ -365,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_need_not_be_tried_as_often() {
+    fn number_of_retries_is_not_compared() {
         let failed = json!({"call": "PullImage", "error": {"code": "UNKNOWN"}});
         assert!(!is_another_try(&failed, 0) && is_another_try(&failed, 1));
         assert!(!is_another_try(&json!({"call": "CreateContainer"}), 1));
     }
 
     #[test]
-    fn commands_of_probes_are_waited_for_and_those_of_hooks_are_not() {
+    fn only_exec_probes_are_awaited() {
         let exec = json!({"exec": {"command": ["true"]}});
         let line = |container: Value| json!({"manifest": {"spec": {"containers": [container]}}});
         assert!(has_exec_probe(&line(json!({"name": "c", "readinessProbe": exec}))));
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_recording_is_not_served() {
+    fn lines_without_recorded_data_are_not_served() {
         let check = |line: Value, expected: bool| {
             assert_eq!(skip_reason(&line, false, true).is_some(), expected, "{line}");
         };

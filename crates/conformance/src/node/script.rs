@@ -1,9 +1,9 @@
-//! Groups of recorded lives under one script of actions on the node, replayed alone: [`replay`].
+//! Groups of recorded pods under one script of node actions, replayed alone: [`replay`].
 //!
-//! The lines of a group share their steps. Each step is made when every pod of the group is where it was
-//! recorded before that step, and not before as much time has passed since the last one as when it was
-//! recorded, up to [`LONGEST`]: some steps are there to let something happen meanwhile. Pods that the
-//! script names and the recording does not have are left out, but for one that is told by others.
+//! The lines of a group share their steps. A step runs when every pod of the group has its recorded
+//! state, and not earlier after the previous step than recorded, up to [`LONGEST`], because some
+//! steps only let time pass. Pods of the script that the recording lacks are left out, except one
+//! that other pods' rejections describe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -19,19 +19,19 @@ use super::replay::{self, ReplayedPod};
 use super::testbed::{NODE, NodeVariant, ReplayContext, Testbed, out_of_reach};
 use super::text;
 
-/// What is waited for at most by the clock alone, in seconds.
+/// Longest pause between two steps in seconds.
 const LONGEST: f64 = 10.0;
 
-/// Why a group cannot be replayed, if so.
+/// Returns the reason why a group cannot be replayed, if any.
 pub(super) fn skip_reason(group: &str) -> Option<&'static str> {
     match group {
         "devices" => Some("device plugins are not served"),
-        "memstatic" => Some("needs a NUMA node with less memory than the machine says it has"),
+        "memstatic" => Some("needs a NUMA node with less memory than the machine reports"),
         _ => None,
     }
 }
 
-/// The node that a group was recorded on.
+/// Returns the node that a group was recorded on.
 pub(super) fn variant(group: &str) -> NodeVariant {
     let mut variant = NodeVariant::default();
     let managers = json!({
@@ -49,7 +49,7 @@ pub(super) fn variant(group: &str) -> NodeVariant {
         "cpustatic" => {
             variant.name = "agent-static";
             variant.config = managers;
-            // What is reserved has to add up to what the memory manager is told.
+            // Reservations must match those of the memory manager.
             variant.config["systemReserved"] =
                 json!({"memory": "200Mi", "ephemeral-storage": "1Gi"});
             variant.config["kubeReserved"] = json!({"memory": "300Mi", "ephemeral-storage": "2Gi"});
@@ -71,7 +71,7 @@ pub(super) fn variant(group: &str) -> NodeVariant {
     variant
 }
 
-/// A group that is being replayed.
+/// The replay of a group.
 struct GroupReplay<'a> {
     testbed: &'a mut Testbed,
     context: ReplayContext,
@@ -83,13 +83,13 @@ struct GroupReplay<'a> {
     replayed: BTreeMap<String, ReplayedPod>,
     /// Pods that were deleted.
     deleted: BTreeSet<String>,
-    /// Pods that have left the recorded way and are not waited for any more.
+    /// Pods that have diverged from the recording and are no longer awaited.
     diverged: BTreeSet<String>,
     /// Versions of a static pod's file that were written.
     written: usize,
 }
 
-/// Plays the lines of a group; gives what came of each, in their order.
+/// Replays a group and returns the pods of its lines, in order.
 pub(super) async fn replay(
     testbed: &mut Testbed,
     group: &str,
@@ -113,7 +113,7 @@ pub(super) async fn replay(
     };
     let steps = lines.first().and_then(|line| line["steps"].as_array()).cloned();
     let mut last = (0.0, group_replay.context.trace.now());
-    // What is away is away for as long as it was: pods go on meanwhile.
+    // A stopped runtime stays stopped for its recorded time, because pods continue meanwhile.
     let mut longest = LONGEST;
     for step in steps.unwrap_or_default() {
         let t = step["t"].as_f64().unwrap_or_default();
@@ -147,7 +147,7 @@ impl GroupReplay<'_> {
         self.lines.iter().find(|line| text(line, "id") == id)
     }
 
-    /// Deletes pods that the recorder had deleted by `t`, which the script does not say.
+    /// Deletes pods that the recorder deleted before `t` outside the script.
     async fn delete_pods_gone_before(&mut self, t: f64) -> Result<()> {
         let mut due = Vec::new();
         for (id, replayed) in self.replayed.iter().filter(|(id, _)| !self.deleted.contains(*id)) {
@@ -172,7 +172,7 @@ impl GroupReplay<'_> {
         Ok(())
     }
 
-    /// Waits until every pod is where it was recorded at `t`.
+    /// Waits until every pod has its state of `t`.
     async fn until(&mut self, t: f64) {
         let diverged = Mutex::new(Vec::new());
         {
@@ -277,7 +277,8 @@ impl GroupReplay<'_> {
         Ok(())
     }
 
-    /// The pod that takes up what another one is refused, as far as the refusal tells.
+    /// Returns a pod that uses the resources for which another one was rejected, as its rejection
+    /// describes them.
     fn stand_in(&self, name: &str) -> Option<Value> {
         if self.group != "defer" {
             return None;
@@ -346,8 +347,8 @@ impl GroupReplay<'_> {
         Ok(())
     }
 
-    /// A static pod's file, if the recording has the pod. Where it was written twice, the recording has
-    /// the second version as manifest, and the first as the mirror pod that was made of it.
+    /// Writes a static pod's file, if the recording has the pod. If it was written twice, the
+    /// recording has the second version as manifest, and the first as its mirror pod.
     fn write(&mut self, name: &str) -> Result<()> {
         let id = format!("{name}-{NODE}");
         let Some(line) = self.line(&id) else { return Ok(()) };
@@ -375,7 +376,7 @@ impl GroupReplay<'_> {
         self.write_text(name, &manifest.to_string())
     }
 
-    /// Writes as people should: all of it at once.
+    /// Writes the file atomically.
     fn write_text(&self, name: &str, text: &str) -> Result<()> {
         let draft = self.context.directory.join("manifest.draft");
         std::fs::write(&draft, text)?;
@@ -390,12 +391,12 @@ impl GroupReplay<'_> {
         Ok(())
     }
 
-    /// Lets every pod go on to where it was when the recorder deleted it, and deletes it.
+    /// Waits until every pod has its state at the recorded deletion, and deletes it.
     async fn finish(&mut self) -> Result<()> {
         let mut waiting = Vec::new();
         for (id, replayed) in &self.replayed {
             let Some(line) = self.line(id) else { continue };
-            // What was deleted on the way is not going to be where it was before that.
+            // A deleted pod does not reach that state.
             if self.diverged.contains(id) || self.deleted.contains(id) {
                 continue;
             }
@@ -425,12 +426,12 @@ impl GroupReplay<'_> {
     }
 }
 
-/// Whether a pod lives by a file, and the API only shows it.
+/// Reports whether a pod is the mirror of a static pod.
 fn is_mirror(replayed: &ReplayedPod) -> bool {
     replayed.name.ends_with(&format!("-{NODE}"))
 }
 
-/// Waits for all of them, at the same time.
+/// Waits for all futures concurrently.
 async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) {
     let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|context| {

@@ -1,8 +1,9 @@
-//! What is found on a node while pods stand still on it (kinds `cgroups`, `state-files`, `directories`,
+//! Recorded facts of a node while pods run on it (kinds `cgroups`, `state-files`, `directories`,
 //! `podresources`, `http`, `metrics`), compared with ours: [`check_all`].
 //!
-//! The lines of one set of policies were recorded with the same pods, so they are replayed together: the
-//! pods are started, everything is looked at, the pods are deleted, and what is left is looked at.
+//! The lines of one set of policies were recorded with the same pods, so they are checked together:
+//! the pods are started, everything is compared, the pods are deleted, and the remains are
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,12 +23,12 @@ use super::{cgroups, endpoints, files, metrics, not_served, outcome, text};
 const KINDS: &[&str] =
     &["cgroups", "state-files", "directories", "podresources", "http", "metrics"];
 
-/// Whether a line is about what is found beside pods that stand still.
+/// Reports whether a line is of these kinds.
 pub(super) fn is_about(line: &Value) -> bool {
     KINDS.contains(&text(line, "kind"))
 }
 
-/// Compares all such lines; `all` are those of the whole recording, which say what the pods are.
+/// Compares all such lines; `all` are the lines of the whole recording, which define the pods.
 pub(super) async fn check_all(
     testbed: &mut Testbed,
     lines: &[Value],
@@ -52,7 +53,7 @@ pub(super) async fn check_all(
     Ok(outcomes)
 }
 
-/// The lines of one set of policies.
+/// Compares the lines of one set of policies.
 async fn check_under(
     testbed: &mut Testbed,
     variant: &NodeVariant,
@@ -66,7 +67,7 @@ async fn check_under(
     let replayed = SteadyState::start(&context, plan).await;
     let mut found: BTreeMap<&str, Result<Vec<Difference>>> = BTreeMap::new();
     if let Ok(steady_state) = &replayed {
-        // Other pods would be found among those of the recording.
+        // Additional pods would appear among the recorded ones.
         let (figures, others): (Vec<&Value>, Vec<&Value>) =
             lines.iter().partition(|line| text(line, "kind") == "metrics");
         for line in others {
@@ -110,11 +111,11 @@ async fn check_under(
     Ok(outcomes.collect())
 }
 
-/// Why a line cannot be compared, if so.
+/// Returns the reason why a line cannot be compared, if any.
 fn skip_reason(line: &Value, plan: &Plan) -> Option<&'static str> {
     let of_pods = !matches!(text(line, "kind"), "http" | "metrics") && line["content"].is_null();
     if of_pods && plan.is_empty() {
-        return Some("the recording does not say which pods there were");
+        return Some("the recording lacks the pods");
     }
     let version_1 =
         Cgroups::observe().is_ok_and(|cgroups| matches!(cgroups.layout(), Layout::V1 { .. }));
@@ -147,7 +148,7 @@ async fn while_pods_run(
     })
 }
 
-/// What the recording has of the time after the pods were deleted.
+/// Compares recorded facts after the deletion of the pods.
 async fn afterwards(context: &ReplayContext, root: &Path, line: &Value) -> Vec<Difference> {
     match text(line, "kind") {
         "cgroups" => cgroups::left(context, line).await,
@@ -156,8 +157,8 @@ async fn afterwards(context: &ReplayContext, root: &Path, line: &Value) -> Vec<D
     }
 }
 
-/// What the Pod Resources API of the agent answers to what was asked, in the recording's form. It lets
-/// itself be asked ten times at once, so nothing else is.
+/// Repeats the recorded requests to the agent's Pod Resources API, in the recording's form. The API
+/// is rate-limited to ten requests, so there are no others.
 async fn resources(root: &Path, line: &Value) -> Map<String, Value> {
     let os = if std::env::consts::OS == "windows" { OsName::Windows } else { OsName::Linux };
     let mut answers = Map::new();
@@ -196,7 +197,7 @@ async fn resources(root: &Path, line: &Value) -> Map<String, Value> {
     answers
 }
 
-/// CPUs and memory, without what there is none of.
+/// Renders CPUs and memory; empty ones are omitted.
 fn held(cpus: &[i64], memory: &[v1::ContainerMemory]) -> Map<String, Value> {
     let mut fields = Map::new();
     if !cpus.is_empty() {
@@ -225,8 +226,7 @@ fn pod(pod: &v1::PodResources) -> Value {
     json!({"name": pod.name, "namespace": pod.namespace, "containers": containers})
 }
 
-/// Where the answers are not the recorded ones. The order of pods carries no meaning; 64-bit numbers may
-/// be written as texts.
+/// Compares the responses. The order of pods has no meaning; 64-bit numbers may be strings.
 fn resources_differ(line: &Value, ours: &Map<String, Value>) -> Vec<Difference> {
     let mut found = Vec::new();
     for (question, recorded) in line["answers"].as_object().into_iter().flatten() {
@@ -243,7 +243,7 @@ fn resources_differ(line: &Value, ours: &Map<String, Value>) -> Vec<Difference> 
     found
 }
 
-/// Numbers as numbers, ids with their usual spelling, and pods by name.
+/// Normalises numbers, the spelling of ids, and the order of pods.
 fn ordered(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -251,7 +251,7 @@ fn ordered(value: &Value) -> Value {
                 "id" => ("ID".to_owned(), ordered(value)),
                 _ => (name.clone(), ordered(value)),
             };
-            // A field at its default may be left out.
+            // A field with its default value may be omitted.
             let is_set = |(_, value): &(String, Value)| *value != json!(0);
             fields.iter().map(field).filter(is_set).collect::<Map<_, _>>().into()
         }
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_compared_without_the_order_of_pods() {
+    fn responses_are_compared_without_the_order_of_pods() {
         let pod = |name: &str, cpus: Value| json!({"name": name, "namespace": "n", "containers": [{"name": "c", "cpu_ids": cpus}]});
         let list = |pods: Vec<Value>| json!({"pod_resources": pods});
         let line =
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_number_0_is_told_by_nothing() {
+    fn numa_node_0_may_be_omitted() {
         let got = ordered(&json!({"nodes": [{"id": "0"}, {"ID": 1}]}));
         assert_eq!(got, json!({"nodes": [{}, {"ID": 1}]}));
     }

@@ -1,9 +1,9 @@
-//! Pods that stand still while a node is looked at: [`SteadyState`].
+//! Pods that run unchanged while a node is inspected: [`SteadyState`].
 //!
-//! The recording says of them what it is about (resources, volumes), and not what else was in their
-//! manifests. They are made up again from that: from the kind `cgroups` names, containers and resources,
-//! from `directories` volumes. A container that had no cgroup had ended, so it is an init container; one
-//! before it that had one ran on beside it.
+//! The recording has only the resources and volumes of these pods, not their manifests. The
+//! manifests are reconstructed: names, containers and resources from the kind `cgroups`, volumes
+//! from `directories`. A container without a cgroup had ended, so it is an init container; one
+//! before it with a cgroup is a sidecar.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,20 +16,20 @@ use super::replay::{self, ReplayedPod};
 use super::testbed::{NodeVariant, ReplayContext, TIMEOUT};
 use super::{IMAGE, script, text};
 
-/// Where the recorder put them.
+/// The recorder's namespace.
 pub(super) const NAMESPACE: &str = "lives2";
-/// What stands between a line's kind and the policies it was recorded under.
+/// Separates a line's kind from its policies in the id.
 const POLICY: &str = "-policy-";
 
-/// What the recording has of one set of pods.
+/// The recorded pods of one set of policies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    /// Manifests, and whether those pods ran. Those that did come first, as they fitted together, and
-    /// of them those that need something for themselves.
+    /// Manifests, and whether the pods ran. Those that ran come first, because they fitted
+    /// together, and among them those with exclusive resources.
     pods: Vec<(Value, bool)>,
 }
 
-/// Pods that run, and what is their own.
+/// The running pods with their ids.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SteadyState {
     /// By name.
@@ -39,12 +39,12 @@ pub(super) struct SteadyState {
     replayed: Vec<ReplayedPod>,
 }
 
-/// Under which policies a line was recorded.
+/// Returns the policies under which a line was recorded.
 pub(super) fn policy(line: &Value) -> &str {
     text(line, "id").split_once(POLICY).map_or("none", |(_, policy)| policy)
 }
 
-/// The node that was recorded under these policies, if it is known.
+/// Returns the node that was recorded under these policies, if it is known.
 pub(super) fn variant(policy: &str) -> Option<NodeVariant> {
     match policy {
         "none" => Some(NodeVariant::default()),
@@ -54,7 +54,7 @@ pub(super) fn variant(policy: &str) -> Option<NodeVariant> {
 }
 
 impl Plan {
-    /// What the lines of one set of policies say.
+    /// Reconstructs the pods from the lines of one set of policies.
     pub(super) fn new(lines: &[Value], policies: &str) -> Plan {
         let line_of_kind = |kind: &str| {
             let mut matching = lines.iter().filter(|line| text(line, "kind") == kind);
@@ -73,7 +73,7 @@ impl Plan {
             };
             let manifest = match ran {
                 true => manifest(name, pod, there),
-                // Nothing is known of which of its containers come first.
+                // The order of its containers is unknown.
                 false => manifest(name, pod, &Value::Null),
             };
             pods.push((!ran, class, with_volumes(manifest, &listed)));
@@ -92,13 +92,13 @@ fn has_cgroup(groups: &Value, pod: &str) -> bool {
     groups.as_object().is_some_and(|groups| groups.keys().any(|path| path.ends_with(&name)))
 }
 
-/// Whether a container had ended when the others ran.
+/// Reports whether a container had ended while the others ran.
 fn had_ended(groups: &Value, pod: &str, container: &str) -> bool {
     let id = format!("<CID:{pod}/{container}>");
     groups.as_object().is_some_and(|groups| !groups.keys().any(|path| path.ends_with(&id)))
 }
 
-/// A pod of these containers and resources.
+/// Builds a pod with these containers and resources.
 fn manifest(name: &str, pod: &Value, groups: &Value) -> Value {
     let listed = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let ended = |container: &Value| had_ended(groups, name, text(container, "name"));
@@ -138,7 +138,7 @@ fn manifest(name: &str, pod: &Value, groups: &Value) -> Value {
     manifest
 }
 
-/// Gives a pod the volumes that were found in its directory: `[path, kind, mode, gid, target]`.
+/// Adds the volumes found in a pod's directory: `[path, kind, mode, gid, target]`.
 fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
     let name = text(&manifest["metadata"], "name").to_owned();
     let own = format!("/pods/<UID:{name}>/");
@@ -190,7 +190,7 @@ fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
         .collect();
     let mut mounted = 0;
     if let Some((volume, container, index)) = sub_path {
-        // A directory in the volume is what the part of it was made as.
+        // The directory in the volume is the sub-path.
         let inside = format!("{own}volumes/kubernetes.io~empty-dir/{volume}/");
         let part = listed.iter().find_map(|entry| entry[0].as_str()?.split_once(&inside));
         if let Some((_, part)) = part {
@@ -229,7 +229,7 @@ fn add(entry: &mut Value, volume: &str, kind: &str, by: &str, source: &str, item
 }
 
 impl SteadyState {
-    /// Starts the pods of a plan, one after the other as the recorder did.
+    /// Starts the pods of a plan one after the other, as the recorder did.
     pub(super) async fn start(context: &ReplayContext, plan: &Plan) -> Result<SteadyState> {
         let accounts = objects::catalog::find("", "v1", "serviceaccounts");
         if let Some(accounts) = accounts {
@@ -289,7 +289,8 @@ impl SteadyState {
         Ok(())
     }
 
-    /// Ours with the recording's names for pods and containers: `<UID:name>`, `<CID:pod/container>`.
+    /// Replaces our ids by the recording's names of pods and containers: `<UID:name>`,
+    /// `<CID:pod/container>`.
     pub(super) fn named(&self, ours: &str) -> String {
         let mut named = ours.to_owned();
         for (name, uid) in &self.uids {
@@ -302,8 +303,8 @@ impl SteadyState {
     }
 }
 
-/// Pods that make the agent count what it counts only when it happens: one that is refused, one whose
-/// containers end, one that cannot be started, one that is probed.
+/// Starts pods for metrics that count rare events: one is rejected, one ends, one cannot start, one
+/// is probed.
 pub(super) async fn provoke_metrics(context: &ReplayContext) -> Result<()> {
     let pod = |name: &str, container: Value| {
         let mut container = container;
@@ -353,7 +354,7 @@ pub(super) async fn provoke_metrics(context: &ReplayContext) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what [`provoke_metrics`] made.
+/// Deletes the pods of [`provoke_metrics`].
 pub(super) async fn remove_metric_pods(context: &ReplayContext) -> Result<()> {
     let options = client::DeleteOptions { grace_seconds: Some(0), ..Default::default() };
     let names: BTreeSet<String> = context
@@ -374,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_without_a_cgroup_came_before_the_others() {
+    fn containers_without_a_cgroup_are_init_containers() {
         let groups = json!({"/k/<CID:p/side>": {}, "/k/<CID:p/main>": {}});
         let listed = json!({"containers": [{"name": "side"}, {"name": "i"}, {"name": "main"}]});
         let spec = manifest("p", &listed, &groups)["spec"].clone();
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ran_come_before_those_that_were_refused() {
+    fn pods_that_ran_come_before_rejected_ones() {
         let pod = |class: &str| json!({"qosClass": class, "containers": [{"name": "c"}]});
         let line = json!({
             "kind": "cgroups", "id": "cgroups-policy-x",
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_made_of_what_was_found() {
+    fn volumes_are_reconstructed_from_directories() {
         let own = "/var/lib/kubelet/pods/<UID:p>/";
         let entry = |path: &str, kind: &str, mode: &str, group: u64| {
             json!([format!("{own}{path}"), kind, mode, group])
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_told_by_the_id() {
+    fn policies_are_parsed_from_the_id() {
         assert_eq!(policy(&json!({"id": "cgroups-policy-static"})), "static");
         assert_eq!(policy(&json!({"id": "metrics-other"})), "none");
         assert!(

@@ -1,9 +1,9 @@
-//! Where recorded lives are replayed: an API server and an agent of ours on a runtime that is given, with a
-//! relay between agent and runtime: [`Testbed`].
+//! The environment of replays: our API server and agent on a given runtime, with a proxy between
+//! agent and runtime: [`Testbed`].
 //!
-//! Everything is kept in a temporary directory, and nothing is decided here. What the recording did to
-//! its kubelet (stop, start, start with another configuration) is done to the agent, and what it did to
-//! its runtime (stop, start) to the relay: the runtime itself may have other users.
+//! All files are in a temporary directory; nothing is decided here. Recorded actions on the kubelet
+//! (stop, start, start with another configuration) are applied to the agent, and those on the
+//! runtime (stop, start) to the proxy, because the runtime may have other users.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -36,35 +36,35 @@ pub(super) const NODE: &str = "node-1";
 const MACHINE: &str = "2 cores mem=24682416Ki hugepages-1Gi=0 hugepages-2Mi=0";
 /// Directories of agents, by the name of their variant.
 const ROOTS: &[&str] = &["agent", "agent-static", "agent-numa"];
-/// How long anything may take that should take no time.
+/// Timeout of actions that should be immediate.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What players of lives need. Clones are the same testbed.
+/// Shared access of replays to the testbed. Clones refer to the same testbed.
 #[derive(Clone, Debug)]
 pub(super) struct ReplayContext {
     pub(super) api: Client,
     pub(super) trace: Trace,
     pub(super) passage: Passage,
-    /// The runtime itself, without the relay.
+    /// The runtime without the proxy.
     pub(super) runtime: cri::Client,
     pub(super) directory: PathBuf,
     cgroup_root: String,
-    /// Who asks the agent, and by whose certificates it knows them.
+    /// The client of the agent's server, with the authority that the agent trusts.
     agent_client: Arc<AgentClient>,
 }
 
 impl ReplayContext {
-    /// The cgroup that everything of this testbed is below, without the slash before it.
+    /// Returns the cgroup above all others of this testbed, without its leading slash.
     pub(super) fn cgroup_root(&self) -> &str {
         &self.cgroup_root
     }
 
-    /// Where logs of containers are, and where links to them are.
+    /// Returns the directories of container logs and of links to them.
     pub(super) fn logs(&self) -> (PathBuf, PathBuf) {
         (self.directory.join("logs"), self.directory.join("links"))
     }
 
-    /// Asks the agent of a variant something over HTTPS.
+    /// Sends an HTTPS request to the agent of a variant.
     pub(super) async fn ask(
         &self,
         variant: &NodeVariant,
@@ -74,12 +74,12 @@ impl ReplayContext {
         self.agent_client.ask(&self.api, &self.root(variant), method, path).await
     }
 
-    /// Where host paths of the recording are.
+    /// Returns the directory that replaces the recording's host paths.
     pub(super) fn host_paths(&self) -> PathBuf {
         self.directory.join("hp")
     }
 
-    /// Whether an Event of a pod has these words in it.
+    /// Reports whether an Event of a pod contains a text.
     pub(super) fn has_event_containing(&self, replayed: &replay::ReplayedPod, text: &str) -> bool {
         let events = self.trace.events(&replayed.namespace, &replayed.name);
         events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(text)))
@@ -89,13 +89,13 @@ impl ReplayContext {
         self.directory.join("manifests")
     }
 
-    /// Where the agent of a variant keeps its state: one that was told other policies does not take over
-    /// what another one booked.
+    /// Returns the state directory of a variant's agent: agents with other policies do not migrate
+    /// each other's state.
     pub(super) fn root(&self, variant: &NodeVariant) -> PathBuf {
         self.directory.join(variant.name)
     }
 
-    /// For a line of the recording.
+    /// Returns a template for a line of the recording.
     pub(super) fn template(&self) -> Template {
         let path = |path: &Path| path.display().to_string();
         let roots = ROOTS
@@ -112,12 +112,12 @@ impl ReplayContext {
     }
 }
 
-/// What differs between the nodes of the recording.
+/// The differences between the recorded nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NodeVariant {
     /// One of [`ROOTS`].
     pub(super) name: &'static str,
-    /// Fields of the kubelet's configuration beside those of all.
+    /// Additional fields of the kubelet's configuration.
     pub(super) config: Value,
     pub(super) machine: String,
 }
@@ -131,7 +131,7 @@ impl Default for NodeVariant {
 #[derive(Debug)]
 pub(super) struct Testbed {
     context: ReplayContext,
-    /// In the node's name.
+    /// Authenticated as the node.
     agent_api: Client,
     relay: Relay,
     place: Endpoint,
@@ -143,14 +143,14 @@ pub(super) struct Testbed {
 }
 
 impl Testbed {
-    /// The API server, the relay and the watchers; no agent yet.
+    /// Starts the API server, the proxy and the watches, without an agent.
     pub(super) async fn start(runtime: &Endpoint) -> Result<Testbed> {
         let held = tempfile::Builder::new().prefix("berth-conformance-").tempdir()?;
         let directory = held.path().to_owned();
         let mut settings = server::Settings::new(directory.join("data"));
         settings.address.set_port(0);
         settings.plugins = recorded_plugins();
-        // Neither scheduler nor any other controller ran.
+        // The recording had neither scheduler nor controllers.
         settings.controllers.loops = controllers::Selection::parse([])?;
         let server = Server::start(&settings).await?;
         let transport = InProcess::new(server.api().clone(), "system:admin");
@@ -200,7 +200,7 @@ impl Testbed {
         self.context.clone()
     }
 
-    /// The runtime is there.
+    /// Makes the runtime available.
     pub(super) async fn open_runtime(&mut self) -> Result<()> {
         if self.proxy_server.is_some() {
             return Ok(());
@@ -212,14 +212,14 @@ impl Testbed {
         };
         let (a, b) = (self.relay.clone(), self.relay.clone());
         let serving = tokio::spawn(async move {
-            // It ends when it is told to, and then at once, as a process that is ended.
+            // The proxy stops at once, like a killed process.
             let _ = cri::serve(listener, a, b, stop, Duration::ZERO).await;
         });
         self.proxy_server = Some((close, serving));
         Ok(())
     }
 
-    /// The runtime is gone; containers run on.
+    /// Makes the runtime unavailable; containers keep running.
     pub(super) async fn close_runtime(&mut self) {
         if let Some((close, serving)) = self.proxy_server.take() {
             close.send_replace(true);
@@ -227,7 +227,7 @@ impl Testbed {
         }
     }
 
-    /// Starts an agent, and waits until its node is there.
+    /// Starts an agent, and waits for its node.
     pub(super) async fn start_agent(&mut self, variant: &NodeVariant) -> Result<()> {
         self.stop_agent().await;
         let context = &self.context;
@@ -254,7 +254,7 @@ impl Testbed {
         self.ready().await
     }
 
-    /// Waits until the node says that it is ready, if the runtime has a network, or that it is there.
+    /// Waits until the node is ready, or exists if the runtime has no network.
     async fn ready(&self) -> Result<()> {
         let network = network_is_ready(&self.context.runtime).await;
         let looking = async {
@@ -273,7 +273,7 @@ impl Testbed {
             .map_err(|_| anyhow!("the node is not ready after {} s", TIMEOUT.as_secs()))
     }
 
-    /// Ends the agent; pods run on.
+    /// Stops the agent; pods keep running.
     pub(super) async fn stop_agent(&mut self) {
         if let Some((leave, running)) = self.agent.take() {
             leave.send_replace(Some(Leave::PodsRunOn));
@@ -281,7 +281,8 @@ impl Testbed {
         }
     }
 
-    /// Deletes what is left, ends everything, and removes what the agent made outside its directory.
+    /// Deletes remaining pods, stops everything, and removes what the agent created outside its
+    /// directory.
     pub(super) async fn end(mut self) {
         self.clear().await;
         self.stop_agent().await;
@@ -297,12 +298,12 @@ impl Testbed {
 }
 
 impl Testbed {
-    /// Deletes pods that are left, and waits until they are gone.
+    /// Deletes remaining pods, and waits until they are gone.
     pub(super) async fn clear(&self) {
         let context = &self.context;
         let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
         for ((namespace, name), _) in context.trace.all_pods().iter().filter(|(_, gone)| !gone) {
-            // One that is gone by now is as good.
+            // The pod may be gone already.
             let _ = context.api.delete(PODS, namespace, name, &options).await;
         }
         let all_gone = || context.trace.all_pods().iter().all(|(_, gone)| *gone);
@@ -310,7 +311,7 @@ impl Testbed {
     }
 }
 
-/// Removes what the agent had no time to: sandboxes of pods that were on this testbed, and no others.
+/// Removes remaining sandboxes of this testbed's pods.
 async fn remove_sandboxes(context: &ReplayContext) {
     let uids = context.trace.uids();
     let request = cri::v1::ListPodSandboxRequest::default();
@@ -321,13 +322,13 @@ async fn remove_sandboxes(context: &ReplayContext) {
         }
         let pod_sandbox_id = sandbox.id;
         let stop = cri::v1::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
-        // What cannot be removed is for whoever looks after the runtime.
+        // The runtime's administrator must remove what cannot be removed here.
         let _ = context.runtime.call(stop).await;
         let _ = context.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
     }
 }
 
-/// The recorded kubelet's configuration, as far as it is not about its ports.
+/// Returns the recorded kubelet's configuration without its ports.
 fn configuration(context: &ReplayContext, variant: &NodeVariant) -> Value {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -348,7 +349,7 @@ fn configuration(context: &ReplayContext, variant: &NodeVariant) -> Value {
         "staticPodPath": context.manifests().display().to_string(),
     });
     if disk_is_full(&context.directory) {
-        // Pods would be evicted for it, which is not what is compared.
+        // Avoids evictions by a full disk, which are not compared.
         config["evictionHard"] = json!({"memory.available": "100Mi"});
     }
     for (name, value) in variant.config.as_object().into_iter().flatten() {
@@ -357,27 +358,27 @@ fn configuration(context: &ReplayContext, variant: &NodeVariant) -> Value {
     config
 }
 
-/// Whether the recorded thresholds of the disk could not be met here.
+/// Reports whether the disk is below the recorded thresholds.
 fn disk_is_full(directory: &Path) -> bool {
-    /// The recorded threshold, and as much for the pods.
+    /// The recorded threshold, and the same amount for the pods.
     const NEEDED: u64 = 2 << 30;
     host::os::facts::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
 }
 
-/// The status of a condition.
+/// Returns the status of a condition.
 pub(super) fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a str> {
     let mut conditions = status["conditions"].as_array()?.iter();
     conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
-/// Whether pods can have a network of their own.
+/// Reports whether pods can have their own network.
 pub(super) async fn network_is_ready(runtime: &cri::Client) -> bool {
     let Ok(answer) = runtime.call(cri::v1::StatusRequest::default()).await else { return false };
     let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
     conditions.iter().any(|condition| condition.r#type == "NetworkReady" && condition.status)
 }
 
-/// Removes what is left of a cgroup of ours, in every hierarchy. Only empty ones go.
+/// Removes empty remains of our cgroup in every hierarchy.
 fn remove_cgroups(name: &str) {
     let mounted = Path::new("/sys/fs/cgroup");
     let hierarchies = std::fs::read_dir(mounted).into_iter().flatten().flatten();
@@ -392,12 +393,12 @@ fn remove_tree(directory: &Path) {
             remove_tree(&inner.path());
         }
     }
-    // What is in use stays; whoever uses it removes it.
+    // A cgroup in use stays; its user removes it.
     let _ = std::fs::remove_dir(directory);
 }
 
-/// A threshold that cannot be met, as the recorded ones could not: how many processes there may be is
-/// another number on every machine.
+/// Returns a threshold that is always exceeded, as in the recording: the process limit differs
+/// between machines.
 pub(super) fn out_of_reach(signal: &str, recorded: &str) -> Value {
     let recorded = recorded.trim_end_matches(',');
     let value = if signal == "pid.available" { "1000000000" } else { recorded };

@@ -1,6 +1,7 @@
-//! Everything that a watcher of the API sees of pods and Events: [`Trace`].
+//! Records all pods and Events of an API watch: [`Trace`].
 //!
-//! Each distinct state of a pod is kept in the form of the recording's snapshots. Nothing is judged.
+//! Each distinct state of a pod is kept in the form of the recording's snapshots. Nothing is
+//! compared here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,24 +13,24 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How long one watch is asked for, in seconds; it is asked for again when it ends.
+/// Duration of one watch in seconds; it is repeated when it ends.
 const WATCH: u64 = 3600;
 
-/// Events that upstream has nothing like. They come after its own and say why a pod has its place.
+/// Our additional Events, which follow upstream's and explain a placement.
 const OURS: [&str; 2] = ["Placed", "NotPlaced"];
 
-/// What was seen so far. Clones are the same.
+/// The record so far. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     state: Arc<Mutex<TraceState>>,
-    /// Counts what came, so that somebody can wait for the next.
+    /// Counts changes, to wait for the next one.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct TraceState {
     began: Instant,
-    /// By namespace and name, each state with when it was seen.
+    /// By namespace and name, each state with its time.
     pods: BTreeMap<(String, String), Vec<Snapshot>>,
     /// By namespace and name of the Event.
     events: BTreeMap<(String, String), Value>,
@@ -43,7 +44,7 @@ struct Snapshot {
 }
 
 impl Trace {
-    /// Begins to watch; ends with the API.
+    /// Starts the watches; they end with the API server.
     pub(super) fn start(api: &Client) -> (Trace, Vec<JoinHandle<()>>) {
         let state =
             TraceState { began: Instant::now(), pods: BTreeMap::new(), events: BTreeMap::new() };
@@ -58,17 +59,17 @@ impl Trace {
         read(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the start.
     pub(super) fn now(&self) -> f64 {
         self.with(|state| state.began.elapsed().as_secs_f64())
     }
 
-    /// AgentResponse whenever something came.
+    /// Returns a channel that changes with every new record.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// The snapshots of a pod since `zero`, as the recording has it.
+    /// Returns the snapshots of a pod since `zero` in the form of the recording.
     pub(super) fn snapshots(&self, namespace: &str, name: &str, zero: f64) -> Vec<Value> {
         let key = (namespace.to_owned(), name.to_owned());
         self.with(|state| {
@@ -77,7 +78,7 @@ impl Trace {
         })
     }
 
-    /// The last that was seen of a pod, whole, and whether it is gone.
+    /// Returns the last state of a pod, whole, and whether it is gone.
     pub(super) fn last(&self, namespace: &str, name: &str) -> Option<(Value, bool)> {
         let key = (namespace.to_owned(), name.to_owned());
         self.with(|state| {
@@ -86,7 +87,7 @@ impl Trace {
         })
     }
 
-    /// Every state of a pod, whole.
+    /// Returns every state of a pod, whole.
     pub(super) fn whole(&self, namespace: &str, name: &str) -> Vec<Value> {
         let key = (namespace.to_owned(), name.to_owned());
         self.with(|state| {
@@ -95,7 +96,7 @@ impl Trace {
         })
     }
 
-    /// The Events of a pod that upstream could have.
+    /// Returns the Events of a pod without our additional ones.
     pub(super) fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
         self.with(|state| {
             let events = state.events.values().filter(|event| {
@@ -109,7 +110,7 @@ impl Trace {
         })
     }
 
-    /// The Events of a node.
+    /// Returns the Events of a node.
     pub(super) fn node_events(&self, name: &str) -> Vec<Value> {
         self.with(|state| {
             let events = state.events.values().filter(|event| {
@@ -120,7 +121,7 @@ impl Trace {
         })
     }
 
-    /// Every pod that was seen, by namespace and name, and whether it is gone.
+    /// Returns every recorded pod by namespace and name, and whether it is gone.
     pub(super) fn all_pods(&self) -> Vec<((String, String), bool)> {
         self.with(|state| {
             let pods = state.pods.iter();
@@ -129,7 +130,7 @@ impl Trace {
         })
     }
 
-    /// Whether a pod that runs is as described.
+    /// Reports whether any running pod fulfils a condition.
     pub(super) fn any_running(&self, is: impl Fn(&Value) -> bool) -> bool {
         self.with(|state| {
             let last = state.pods.values().filter_map(|snapshots| snapshots.last());
@@ -139,7 +140,7 @@ impl Trace {
         })
     }
 
-    /// Uids of all pods that were seen, also of those in files, by which runtimes know them.
+    /// Returns the uids of all recorded pods, also of static ones, by which runtimes know them.
     pub(super) fn uids(&self) -> BTreeSet<String> {
         self.with(|state| {
             let all = state.pods.values().flatten().map(|snapshot| &snapshot.pod["metadata"]);
@@ -189,7 +190,7 @@ async fn watch_kind(api: Client, kind: Kind, trace: Trace) {
     let mut revision = "0".to_owned();
     loop {
         let Ok(mut watch) = api.watch(kind, &Scope::default(), &revision, WATCH).await else {
-            // The server is ending, and we with it.
+            // The server is shutting down.
             return;
         };
         loop {
