@@ -1,12 +1,13 @@
-//! What a node costs, and how soon its pods run, beside the same calls to containerd made directly.
+//! Measures the cost of a node and the start time of its pods, compared with the same calls made to
+//! containerd directly.
 //!
-//! `cargo bench -p berth --features rig --bench node [-- --pods 110]`, as root, with Debian's containerd,
-//! runc and busybox-static. It starts a containerd and a `berth up` of its own and prints a table; figures
-//! are in docs/measurements.md. Everything shares the machine's CPUs: load, API, agent and containerd. Berth
-//! and the direct calls take turns, as machines are faster at one time than at another.
+//! `cargo bench -p berth --features rig --bench node [-- --pods 110]`, as root, with Debian's
+//! containerd, runc and busybox-static. It starts its own containerd and `berth up` and prints a
+//! table; results are in docs/measurements.md. Load, API, agent and containerd share the machine's
+//! CPUs. Berth and the direct calls alternate, because the speed of a machine varies over time.
 //!
-//! The figures that matter: one pod and many pods within a tenth of the direct calls; 60 MB and 0.6 CPU
-//! seconds per minute with 110 idle pods, API server and agent together.
+//! Targets: one pod and many pods within a tenth of the direct calls; 60 MB and 0.6 CPU seconds per
+//! minute with 110 idle pods, API server and agent together.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a bench")]
 
@@ -29,14 +30,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 const COMMAND: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"];
-/// As many starts of pods at a time as the direct calls were fastest with.
+/// Pods started concurrently: the number with which the direct calls were fastest.
 const AT_A_TIME: usize = 8;
-/// How often one pod is started.
+/// Number of times one pod is started.
 const ROUNDS: usize = 15;
 const ROUNDS_OF_MANY: usize = 3;
-/// How many pods were started directly. The runtime keeps a name for a while.
+/// Number of pods started directly. The runtime keeps a name reserved for a while.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// How long the idle node is watched.
+/// Measurement time of the idle node.
 const IDLE: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -98,7 +99,7 @@ async fn measure(pods: usize) {
     row("all run", |many| many.all);
 }
 
-/// When the pods of one round ran.
+/// The times at which the pods of one round ran.
 struct Many {
     first: Duration,
     half: Duration,
@@ -126,17 +127,17 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// What Berth asks of the runtime for a pod.
+/// The calls that Berth makes to the runtime for a pod.
 #[derive(Clone)]
 struct Calls {
     sandbox: v1::RunPodSandboxRequest,
     container: v1::CreateContainerRequest,
-    /// Files that are mounted.
+    /// The mounted files.
     _files: Arc<tempfile::TempDir>,
 }
 
 impl Calls {
-    /// As they pass by when a node starts a pod.
+    /// Records the calls while a node starts a pod.
     async fn of_one_pod(containerd: &Containerd, runtime: &cri::Client) -> Calls {
         let dir = tempfile::tempdir().unwrap();
         let place = format!("unix://{}", dir.path().join("cri.sock").display());
@@ -163,7 +164,7 @@ impl Calls {
             std::fs::copy(&mount.host_path, &copy).unwrap();
             mount.host_path = copy.display().to_string();
         }
-        // Without them nobody takes it for a pod of the node's.
+        // Without labels the agent does not adopt it as a pod of the node.
         config.labels.clear();
         let sandbox_config = sandbox.config.as_mut().unwrap();
         sandbox_config.labels.clear();
@@ -175,7 +176,7 @@ impl Calls {
         Calls { sandbox, container, _files: Arc::new(files) }
     }
 
-    /// The same for another pod: its name, and a cgroup that nobody has made yet.
+    /// Repeats the calls for another pod, with a new name and cgroup.
     async fn start(mut self, runtime: &cri::Client) -> String {
         let name = format!("direct-{}", STARTED.fetch_add(1, Ordering::Relaxed));
         let config = self.sandbox.config.as_mut().unwrap();
@@ -194,14 +195,14 @@ impl Calls {
     }
 }
 
-/// The runtime, spoken to without a node.
+/// The runtime without a node.
 struct Direct {
     runtime: cri::Client,
     calls: Calls,
 }
 
 impl Direct {
-    /// How long one pod takes.
+    /// Returns the start time of one pod.
     async fn one(&self) -> Duration {
         let started = Instant::now();
         let sandbox = self.calls.clone().start(&self.runtime).await;
@@ -242,10 +243,10 @@ async fn remove(runtime: &cri::Client, id: String) {
     runtime.call(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await.unwrap();
 }
 
-/// When each pod was first seen to run, by name; pods that are gone are not in it.
+/// The time at which each pod first ran, by name. Deleted pods are removed.
 type StartTimes = HashMap<String, Option<Instant>>;
 
-/// A `berth up`, watched.
+/// A `berth up` process with a watch on its pods.
 struct Node {
     process: Child,
     up_after: Duration,
@@ -294,7 +295,7 @@ impl Node {
         Node { process, up_after, api, start_times }
     }
 
-    /// How long one pod takes, from before it is created until it is seen to run.
+    /// Returns the time from creating one pod until it runs.
     async fn one(&mut self, number: usize) -> Duration {
         let names = [format!("one-{number}")];
         let took = self.many(&names).await.all;
@@ -321,7 +322,7 @@ impl Node {
         self.start_times.wait_for(StartTimes::is_empty).await.unwrap();
     }
 
-    /// Waits until all of them run, and says since when.
+    /// Waits until all pods run, and returns the time at which each started.
     async fn all_run(&mut self, names: &[String]) -> Vec<Instant> {
         let times = |start_times: &StartTimes| -> Option<Vec<Instant>> {
             names.iter().map(|name| start_times.get(name).copied().flatten()).collect()
@@ -336,14 +337,14 @@ impl Node {
         std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap()
     }
 
-    /// Megabytes.
+    /// Returns the resident memory in megabytes.
     fn resident(&self) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1000
     }
 
-    /// Ticks are hundredths of a second on every Linux there is.
+    /// A tick is a hundredth of a second on every supported Linux.
     fn cpu_seconds(&self) -> f64 {
         let stat = self.proc("stat");
         let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
@@ -375,7 +376,7 @@ async fn create(api: &Client, name: &str) {
         "metadata": {"name": name},
         "spec": {
             "nodeName": "node-1", "hostNetwork": true, "terminationGracePeriodSeconds": 5,
-            // As where the kubelet was measured.
+            // The kubelet was measured with the same setting.
             "automountServiceAccountToken": false,
             "containers": [{
                 "name": "c", "image": rig::BUSYBOX, "imagePullPolicy": "Never", "command": COMMAND,

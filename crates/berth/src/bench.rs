@@ -1,7 +1,7 @@
-//! A options generator for the API: creates, gets, lists and watches over TLS, and what they take.
+//! A load generator for the API: creates, gets, lists and watches over TLS, with their times.
 //!
-//! Each client is one connection that sends its next request when the last was answered. It runs
-//! beside the server on the same machine, so its own work is in the figures.
+//! Each client is one connection that sends its next request after the last response. Clients run
+//! on the server's machine, so the results include their own cost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 
 mod scheduling;
 
-/// What to do.
+/// The size of the load.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
     pub kubeconfig: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub struct BenchOptions {
     pub seconds: u64,
 }
 
-/// Measures and prints as it goes.
+/// Runs the benchmark and prints results as they come.
 pub fn run(options: &BenchOptions) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -68,7 +68,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     })
 }
 
-/// Measures how fast a server's scheduler binds pods that wait for it, and prints as it goes.
+/// Measures how fast a server's scheduler binds pending pods, and prints results as they come.
 pub fn run_scheduling(options: &BenchOptions, nodes: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -89,7 +89,7 @@ pub fn run_scheduling(options: &BenchOptions, nodes: usize) -> Result<()> {
     })
 }
 
-/// How many namespaces the pods are spread over.
+/// Number of namespaces that the pods are spread over.
 const NAMESPACES: usize = 10;
 
 async fn make_namespaces(target: &Target, space: &str) -> Result<()> {
@@ -173,7 +173,7 @@ async fn gets(target: &Target, options: &BenchOptions, space: &str) -> Result<()
 async fn list(target: &Target) -> Result<()> {
     let mut client = target.connect().await?;
     for _ in 0..2 {
-        // Not kept: what is measured is the server, not the memory of its client.
+        // The list is discarded, so that the client's memory does not affect the result.
         let started = Instant::now();
         let mut stream = client.open("/api/v1/pods").await?;
         let mut bytes = 0;
@@ -186,7 +186,7 @@ async fn list(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// How many pods are made while the watches are open.
+/// Number of pods created while the watches are open.
 const WATCHED: usize = 100;
 
 async fn watches(target: &Target, options: &BenchOptions, space: &str) -> Result<()> {
@@ -240,14 +240,14 @@ async fn finish(tasks: Vec<tokio::task::JoinHandle<Result<()>>>) -> Result<()> {
     Ok(())
 }
 
-/// Where the server is, and who we are to it.
+/// The server's address and the client's credentials.
 struct Target {
     address: String,
     tls: TlsConnector,
 }
 
 impl Target {
-    /// Reads a kubeconfig with a certificate of a client in it, as `berth server` writes them.
+    /// Reads a kubeconfig with a client certificate, as `berth server` writes it.
     fn read(kubeconfig: &Path) -> Result<Target> {
         let text = fs::read_to_string(kubeconfig)
             .with_context(|| format!("cannot read {}", kubeconfig.display()))?;
@@ -292,7 +292,7 @@ impl Target {
         let stream = self.tls.connect(name, stream).await?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
-            // Requests learn of it when the connection breaks.
+            // Requests fail when the connection breaks.
             let _ = connection.await;
         });
         Ok(Client { sender })
@@ -333,7 +333,7 @@ impl Client {
         Ok(Response { status, body })
     }
 
-    /// The body of an answer that does not end.
+    /// Returns the body of a response that does not end.
     async fn open(&mut self, path: &str) -> Result<hyper::body::Incoming> {
         let request = Request::builder()
             .uri(path)
@@ -349,10 +349,10 @@ impl Client {
     }
 }
 
-/// A server that lives as long as the measurement.
+/// A server that runs for the duration of the measurement.
 struct BenchServer {
     child: Child,
-    /// `None` once given back.
+    /// `None` after [`BenchServer::end`].
     dir: Option<tempfile::TempDir>,
 }
 
@@ -360,7 +360,7 @@ impl BenchServer {
     fn start(dir: tempfile::TempDir, controllers: &str) -> Result<BenchServer> {
         let child = Command::new(std::env::current_exe()?)
             .args(["server", "--https-listen-port", "0", "--controllers", controllers])
-            // No loop makes accounts.
+            // No controller runs that would create service accounts.
             .args(["--disable-admission-plugins", "ServiceAccount"])
             .arg("--data-dir")
             .arg(dir.path())
@@ -370,16 +370,16 @@ impl BenchServer {
         Ok(BenchServer { child, dir: Some(dir) })
     }
 
-    /// Ends the process and gives back where it kept everything.
+    /// Stops the process and returns its data directory.
     fn end(mut self) -> Result<tempfile::TempDir> {
         let dir = self.dir.take().context("a server ends once")?;
         drop(self);
-        // What it wrote when it was ready is no sign that the next one is.
+        // The file signals readiness; the next server must write it again.
         fs::remove_file(dir.path().join("kubeconfig"))?;
         Ok(dir)
     }
 
-    /// Waits until it answers.
+    /// Waits until the server responds.
     async fn ready(&self) -> Result<Target> {
         let dir = self.dir.as_ref().context("the server has ended")?;
         let kubeconfig = dir.path().join("kubeconfig");
@@ -398,7 +398,7 @@ impl BenchServer {
         bail!("the server did not become ready")
     }
 
-    /// What the process holds in memory, where the system says so in a file.
+    /// Returns the resident memory of the process, on systems with `/proc`.
     fn resident(&self) -> Option<placement::Bytes> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -409,7 +409,7 @@ impl BenchServer {
 
 impl Drop for BenchServer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

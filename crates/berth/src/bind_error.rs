@@ -1,4 +1,5 @@
-//! Sockets that cannot be bound: [`explain`] says which flag names the port and which process has it.
+//! Explains why a socket cannot be bound: [`explain`] names the setting of the port and the process
+//! that uses it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,10 +7,10 @@ use std::path::Path;
 
 use host::neighbours;
 
-/// Ports that processes of Kubernetes listen on, for machines that do not show which process listens.
+/// Default ports of Kubernetes processes, for machines that do not show which process listens.
 const WELL_KNOWN: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
 
-/// Adds to an error about a socket what to do about it. `setting` is the flag or field with the port.
+/// Adds a remedy to the error of a socket. `setting` is the flag or field with the port.
 pub(crate) fn explain<E>(error: E, address: SocketAddr, setting: &str) -> anyhow::Error
 where
     E: std::error::Error + Send + Sync + 'static,
@@ -31,7 +32,7 @@ where
                 },
             };
             format!(
-                "port {port} is in use: {holder}. End it, or choose another port with {setting}"
+                "port {port} is in use: {holder}. Stop it, or choose another port with {setting}"
             )
         }
         Some(io::ErrorKind::PermissionDenied) => {

@@ -1,30 +1,32 @@
-//! Who runs on a data directory, and how he is asked to end: [`InstanceLock`], the same on every system.
+//! Single-instance lock on a data directory, and the shutdown request: [`InstanceLock`], the same
+//! on every operating system.
 //!
-//! A process that runs on a directory holds its lock file, which ends with it however it ends. It is asked
-//! to end by a file beside, which it looks for. Stops nothing itself.
+//! A process holds the lock file of its data directory; the system releases it when the process
+//! ends. A request file in the directory asks the process to stop; the process polls for it. This
+//! module stops nothing itself.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Held while somebody runs.
+/// The lock file.
 const LOCK: &str = "berth.lock";
-/// The process that runs, for people.
+/// The process id, for users.
 const PROCESS: &str = "berth.pid";
-/// There when somebody is to end.
+/// The request to shut down.
 const REQUEST: &str = "berth.down";
-/// Between two looks for a request.
+/// Polling interval for a request.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What becomes of pods when their node ends.
+/// The treatment of running pods when the node stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodsOnExit {
     Keep,
     Stop,
 }
 
-/// The one process that runs on a directory.
+/// The lock of the only process on a data directory.
 #[derive(Debug)]
 pub struct InstanceLock {
     directory: PathBuf,
@@ -32,17 +34,17 @@ pub struct InstanceLock {
 }
 
 impl InstanceLock {
-    /// Becomes it; `None` if another one is.
+    /// Acquires the lock; returns `None` if another process holds it.
     pub fn acquire(directory: &Path) -> io::Result<Option<InstanceLock>> {
         fs::create_dir_all(directory)?;
         let Some(lock) = lock(directory)? else { return Ok(None) };
-        // A request was for whoever ran before.
+        // A request applied to the previous process.
         remove(&directory.join(REQUEST))?;
         fs::write(directory.join(PROCESS), format!("{}\n", std::process::id()))?;
         Ok(Some(InstanceLock { directory: directory.to_owned(), _lock: lock }))
     }
 
-    /// Waits until somebody asks to end.
+    /// Waits for a shutdown request.
     pub async fn shutdown_requested(&self) -> PodsOnExit {
         let request = self.directory.join(REQUEST);
         loop {
@@ -60,7 +62,7 @@ impl InstanceLock {
 
 impl Drop for InstanceLock {
     fn drop(&mut self) {
-        // Only for people.
+        // Both files are only informative once the lock is released.
         let _ = remove(&self.directory.join(PROCESS));
         let _ = remove(&self.directory.join(REQUEST));
     }
@@ -89,7 +91,7 @@ pub fn is_data_dir(directory: &Path) -> bool {
     directory.join(LOCK).exists()
 }
 
-/// The process that runs on the directory, if one does; its number as far as it is known.
+/// Returns the process that holds the lock, if any, with its id if it is known.
 pub fn holder(directory: &Path) -> io::Result<Option<Option<u32>>> {
     if !directory.join(LOCK).exists() || lock(directory)?.is_some() {
         return Ok(None);
@@ -98,7 +100,7 @@ pub fn holder(directory: &Path) -> io::Result<Option<Option<u32>>> {
     Ok(Some(text.trim().parse().ok()))
 }
 
-/// Asks whoever runs on the directory to end, and waits until he has; whether he did in time.
+/// Asks the process that holds the lock to shut down, and waits for it. Returns false on a timeout.
 pub fn request_shutdown(directory: &Path, pods: PodsOnExit, timeout: Duration) -> io::Result<bool> {
     let text = match pods {
         PodsOnExit::Keep => "keep-pods\n",
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_runs_and_ends_when_asked_to() {
+    async fn one_process_holds_the_lock_until_shutdown_is_requested() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(holder(directory.path()).unwrap(), None);
         let lock = InstanceLock::acquire(directory.path()).unwrap().unwrap();
@@ -134,7 +136,7 @@ mod tests {
         drop(lock);
         assert!(asking.join().unwrap());
         assert_eq!(holder(directory.path()).unwrap(), None);
-        // What was asked of the one before is not asked of the next.
+        // A request to the previous process does not apply to the next one.
         fs::write(directory.path().join(REQUEST), "stop-pods").unwrap();
         drop(InstanceLock::acquire(directory.path()).unwrap().unwrap());
         assert!(!directory.path().join(REQUEST).exists());

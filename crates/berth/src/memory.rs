@@ -1,8 +1,9 @@
-//! Memory that is given back to the system after a load: [`runtime`].
+//! Returns memory to the system after a load: [`runtime`].
 //!
-//! An allocator with a heap for each thread keeps what a thread has freed until that thread allocates
-//! again. A worker that sleeps after a load would keep it for ever. So workers of long-lived processes
-//! release what they have when they fall asleep. The allocator is chosen by the binary, which says how.
+//! An allocator with a heap per thread keeps memory that a thread has freed until that thread
+//! allocates again. A worker that sleeps after a load would keep it for ever. So workers of
+//! long-lived processes release free memory before they sleep. The binary chooses the allocator and
+//! sets the function to release with.
 
 use std::cell::Cell;
 use std::io;
@@ -13,19 +14,20 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 static RELEASE: OnceLock<fn()> = OnceLock::new();
 
-/// How often a thread releases memory. Falling asleep is frequent, and going through a heap is not
-/// free.
+/// Minimum interval between two releases by a thread: threads sleep often, and walking a heap is
+/// not free.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often workers that sleep are woken to do it.
+/// Interval at which sleeping workers are woken to release memory.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// Sets the function that gives back what the current thread has freed. The first call counts.
+/// Sets the function that releases the current thread's free memory. Only the first call has an
+/// effect.
 pub fn release_with(release: fn()) {
     let _ = RELEASE.set(release);
 }
 
-/// Makes the runtime of a process that serves for a long time.
+/// Builds the runtime of a long-lived process.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     let runtime =
         Builder::new_multi_thread().enable_all().on_thread_park(release_sometimes).build()?;
@@ -55,7 +57,7 @@ fn release_sometimes() {
     }
 }
 
-/// Wakes the workers now and then: one that finds a queue with more than one task wakes another.
+/// Wakes the workers: a worker that finds more than one queued task wakes another.
 async fn wake_workers() {
     let tasks = Handle::current().metrics().num_workers() * 8;
     loop {

@@ -22,15 +22,15 @@ use crate::instance_lock::InstanceLock;
 const UNFINISHED: &str = ".store.unfinished";
 const REPAIRED: &str = "store.repaired";
 
-/// The most damaged stores that are kept of one data directory.
+/// Maximum number of damaged stores kept in one data directory.
 const MAX_DAMAGED: u32 = 99;
 
-/// An error that the caller can correct; all others are failures.
+/// An error that the user can correct; all others are failures.
 #[derive(Debug, Error)]
 pub enum RepairError {
     #[error("{} has no store; --data-dir names the directory of a server or node", .0.display())]
     NothingThere(PathBuf),
-    #[error("a server or node runs on {dir}; end it first (berth down --data-dir {dir})", dir = .0.display())]
+    #[error("a server or node runs on {dir}; stop it first (berth down --data-dir {dir})", dir = .0.display())]
     Running(PathBuf),
     #[error("{} has {MAX_DAMAGED} damaged stores already; remove those that are not needed", .0.display())]
     TooManyDamaged(PathBuf),
@@ -47,7 +47,7 @@ pub enum Repair {
     Finished,
 }
 
-/// Becomes the one process on a data directory that exists.
+/// Locks an existing data directory.
 fn acquire_lock(data_dir: &Path) -> Result<InstanceLock> {
     if !data_dir.join("store").exists() && !data_dir.join(REPAIRED).exists() {
         bail!(RepairError::NothingThere(data_dir.to_owned()));
@@ -61,7 +61,7 @@ fn is_store(path: &Path) -> Result<bool> {
     Store::is_in(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reports what is in the store of a data directory and what of it is lost. Changes nothing.
+/// Reports the contents and losses of a data directory's store, without changing it.
 pub fn examine(data_dir: &Path) -> Result<Examination> {
     let _lock = acquire_lock(data_dir)?;
     let place = data_dir.join("store");
@@ -71,7 +71,7 @@ pub fn examine(data_dir: &Path) -> Result<Examination> {
     Ok(Store::examine(&place)?)
 }
 
-/// Puts a store in the place of a damaged one that has everything of it that can be read.
+/// Replaces a damaged store by one with everything that can be read.
 pub fn repair(data_dir: &Path) -> Result<Repair> {
     let _lock = acquire_lock(data_dir)?;
     let (place, repaired) = (data_dir.join("store"), data_dir.join(REPAIRED));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repaired_store_has_the_rest_and_the_damaged_one_is_kept() {
+    fn repair_keeps_readable_keys_and_the_damaged_store() {
         let dir = damaged();
         let found = examine(dir.path()).unwrap();
         assert!(!found.is_intact());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_was_interrupted_is_begun_anew_or_finished() {
+    fn interrupted_repair_is_restarted_or_finished() {
         let dir = damaged();
         let at = |name: &str| dir.path().join(name);
         // Before anything was renamed, and after the new store was complete.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_or_is_not_there_is_not_touched() {
+    fn running_or_missing_store_is_left_unchanged() {
         let dir = damaged();
         let lock = InstanceLock::acquire(dir.path()).unwrap();
         for refused in [examine(dir.path()).map(|_| ()), repair(dir.path()).map(|_| ())] {

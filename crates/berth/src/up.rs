@@ -1,6 +1,7 @@
-//! A whole node in one process: the control plane and the agent of this machine on it.
+//! A complete node in one process: the control plane and the agent of this machine.
 //!
-//! [`Node::start`] brings both up, [`Node::run`] runs them until told to stop. Nothing is decided here.
+//! [`Node::start`] starts both, [`Node::run`] runs them until they are stopped. Nothing is decided
+//! here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -22,29 +23,28 @@ use crate::in_process::InProcess;
 use crate::instance_lock::PodsOnExit;
 use crate::server::{self, Server};
 
-/// What a node is told.
+/// The settings of a node with its own control plane.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub server: server::Settings,
-    /// The machine's own name if none is given.
+    /// The machine's host name if `None`.
     pub node_name: Option<String>,
     pub config: KubeletConfig,
-    /// The configuration as it was written.
+    /// The configuration file as JSON.
     pub configuration: Value,
     pub machine: Machine,
     pub runtime: cri::Endpoint,
-    /// Where the agent keeps state files and the directories of pods.
+    /// Directory of the agent's state files and pod directories.
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    /// The address that the agent listens on; the configuration's, or the one that the node reports, if it
-    /// is not given.
+    /// Address that the agent listens on; if `None`, the configuration's or the node's address.
     pub agent_address: Option<IpAddr>,
-    /// The port that the agent listens on, 0 for one that is free; the configuration's if it is not given.
+    /// Port that the agent listens on, 0 for a free one; the configuration's if `None`.
     pub agent_port: Option<u16>,
 }
 
-/// A node that is about to run.
+/// A node that is ready to run.
 #[derive(Debug)]
 pub struct Node {
     server: Server,
@@ -54,7 +54,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the control plane, and gets the agent ready.
+    /// Starts the control plane, and prepares the agent.
     pub async fn start(settings: &Settings) -> Result<Node> {
         let given = Given { name: settings.node_name.clone(), ..Given::default() };
         let mut node = describe(settings.config.clone(), given)
@@ -65,7 +65,7 @@ impl Node {
         let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
         names.extend(node.addresses.iter().map(ToString::to_string));
         let tls = server.certificates().serve_agent(names)?;
-        // The API server reaches the agent at the address that the node reports, and nothing else has to.
+        // Only the API server connects to the agent, at the address that the node reports.
         let address = settings.agent_address.or(node.settings.address);
         let address = address.or(node.addresses.first().copied()).unwrap_or(EVERY_ADDRESS);
         let port = settings.agent_port.unwrap_or(node.settings.port);
@@ -84,12 +84,12 @@ impl Node {
             log_links: settings.log_links.clone(),
             runtime: settings.runtime.clone(),
             api: client::Client::new(Arc::new(transport), "kubelet"),
-            // Nothing routes to cluster addresses, and here it is known where the API is.
+            // Service addresses are not routed, and the API server's address is known.
             api_address: Some(server.advertised()),
             node,
             listener: Some(listener),
         })
-        .context("the agent cannot start")?;
+        .context("failed to start the agent")?;
         Ok(Node { server, agent, name, agent_address })
     }
 
@@ -98,7 +98,7 @@ impl Node {
         &self.server
     }
 
-    /// What the agent works with.
+    /// Returns the agent's context.
     #[must_use]
     pub fn hands(&self) -> Arc<Hands> {
         self.agent.hands()
@@ -109,13 +109,14 @@ impl Node {
         &self.name
     }
 
-    /// Where the agent listens.
+    /// Returns the address that the agent listens on.
     #[must_use]
     pub fn agent_address(&self) -> SocketAddr {
         self.agent_address
     }
 
-    /// Runs until told to stop: the agent first, as it has something to tell the API to the last.
+    /// Runs until `stop` is set. The agent stops first, because it writes final statuses to the
+    /// API.
     pub async fn run(self, mut stop: watch::Receiver<Option<PodsOnExit>>) {
         let (leave, leaving) = watch::channel(None);
         let agent = tokio::spawn(self.agent.run(leaving));
@@ -123,7 +124,7 @@ impl Node {
         let ending = async {
             let pods = stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods);
             leave.send_replace(Some(pods.unwrap_or(PodsOnExit::Keep).into()));
-            // One that failed has nothing to tell.
+            // A failed agent has no final status to write.
             let _ = agent.await;
             end.send_replace(true);
         };
@@ -140,28 +141,28 @@ impl From<PodsOnExit> for Leave {
     }
 }
 
-/// What an agent is told that joins a cluster.
+/// The settings of an agent that joins an existing cluster.
 #[derive(Debug)]
 pub struct AgentSettings {
     pub node_name: Option<String>,
     pub config: KubeletConfig,
-    /// The configuration as it was written.
+    /// The configuration file as JSON.
     pub configuration: Value,
     pub machine: Machine,
     pub runtime: cri::Endpoint,
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    /// The address and port that the agent listens on; the configuration's if they are not given.
+    /// Address and port that the agent listens on; the configuration's if `None`.
     pub address: Option<SocketAddr>,
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
     pub certificate: (Option<PathBuf>, Option<PathBuf>),
-    /// Whose certificates get in.
+    /// Certificate authority of the agent's clients.
     pub client_authority: Option<PathBuf>,
 }
 
 impl AgentSettings {
-    /// Gets the agent ready, and returns it with the address that it listens on.
+    /// Prepares the agent, and returns it with its address.
     pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
         let given = Given { name: self.node_name, ..Given::default() };
         let mut node = describe(self.config.clone(), given)
@@ -179,7 +180,7 @@ impl AgentSettings {
             SocketAddr::new(node.settings.address.unwrap_or(EVERY_ADDRESS), node.settings.port);
         let tls = serving.load()?;
         let listener = bind_agent(self.address.unwrap_or(configured), tls.clone()).await?;
-        // For as long as the process runs.
+        // Runs for the lifetime of the process.
         tokio::spawn(serving.keep_current(tls));
         let address = listener.address()?;
         node.settings.port = address.port();

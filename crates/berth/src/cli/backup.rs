@@ -1,4 +1,4 @@
-//! `berth backup` and `berth restore`: what a control plane knows, put somewhere safe and taken back.
+//! `berth backup` and `berth restore`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,11 +17,11 @@ use crate::terminal::{Colours, Terminal};
 #[command(after_help = "Examples:\n  \
     berth backup --data-dir /var/lib/berth /backups/monday\n  \
     berth backup /backups/monday -o json\n\n\
-    Works while a server or node runs on DIR, without disturbing it, and when none does. The backup is a\n\
-    directory with everything that is stored and the cluster's keys, as of one moment. It holds secrets:\n\
-    only its owner may read it. What it is not: images, logs, and volumes of pods.")]
+    Works online, while a server or node runs on DIR, and offline. The backup is a directory with a\n\
+    consistent snapshot of the store and the cluster's keys. It contains secrets: only its owner can\n\
+    read it. It does not contain images, logs or volumes of pods.")]
 pub(super) struct BackupArgs {
-    /// The backup: a directory that does not exist yet
+    /// The directory to create; it must not exist
     #[arg(value_name = "TO", value_parser = absolute())]
     to: PathBuf,
     #[command(flatten)]
@@ -34,11 +34,11 @@ pub(super) struct BackupArgs {
 #[command(after_help = "Examples:\n  \
     berth restore /backups/monday --data-dir /var/lib/berth\n  \
     berth up --data-dir /var/lib/berth\n\n\
-    Nothing may run on DIR, and a store that is there is never touched. All objects come back as they\n\
-    were. Clients that watched the lost cluster are as_bad_input to look anew; pods that were made after the\n\
-    backup are unknown to it, and the agent ends them.")]
+    No node may run on DIR, and an existing store is never overwritten. All objects are restored\n\
+    unchanged. Clients of the lost cluster must relist. A running agent terminates pods that are not\n\
+    in the backup.")]
 pub(super) struct RestoreArgs {
-    /// The backup
+    /// The backup to restore
     #[arg(value_name = "FROM", value_parser = absolute())]
     from: PathBuf,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     print(&text, &restored, from, data_dir, *output)
 }
 
-/// What the person has to change is wrong input.
+/// Turns an error that the user can correct into invalid input.
 fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
     match error.downcast::<BackupError>() {
         Ok(unfit) => BadInput::new(unfit.to_string()).into(),

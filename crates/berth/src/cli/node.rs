@@ -1,4 +1,4 @@
-//! `berth up`, `berth down`, `berth status` and `berth agent`: a node of this machine.
+//! `berth up`, `berth down`, `berth status` and `berth agent`: the node of this machine.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,10 +29,10 @@ use crate::{logging, server};
     berth up --data-dir ./here\n  \
     berth up --config kubelet.yaml --container-runtime-endpoint unix:///run/containerd/containerd.sock\n  \
     kubectl --kubeconfig ./here/kubeconfig get nodes\n\n\
-    Without an endpoint, containerd and CRI-O are looked for where they usually listen. Without a\n\
-    runtime the API is served, and pods wait.\n\
-    Ctrl-C ends it and lets pods run on, which the next start takes up again; so does\n\
-    `berth down --keep-pods`. `berth down` stops pods first.")]
+    Without an endpoint, the default sockets of containerd and CRI-O are tried. Without a runtime the\n\
+    API is served and pods stay Pending.\n\
+    Ctrl-C and `berth down --keep-pods` stop the node and keep pods running; the next start adopts\n\
+    them. `berth down` stops pods first.")]
 pub(super) struct UpArgs {
     #[command(flatten)]
     data_dir: DataDir,
@@ -42,24 +42,24 @@ pub(super) struct UpArgs {
     /// The container runtime, such as unix:///run/containerd/containerd.sock
     #[arg(long, value_name = "ENDPOINT")]
     container_runtime_endpoint: Option<String>,
-    /// Features to switch on or off: A=true,B=false
+    /// Feature gates to enable or disable: A=true,B=false
     #[arg(long, value_name = "GATES")]
     feature_gates: Option<String>,
-    /// The node's name; the machine's own if none is given
+    /// The node's name [default: the machine's host name]
     #[arg(long, value_name = "NAME")]
     hostname_override: Option<String>,
-    /// The address the API listens on
+    /// Address that the API server listens on
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind_address: IpAddr,
-    /// The port the API listens on; 0 for one that is free
+    /// Port that the API server listens on; 0 for a free one
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     https_listen_port: u16,
-    /// The address the agent listens on; `address` of the configuration, or the node's own address, if it is
-    /// not given
+    /// Address that the agent listens on [default: `address` of the configuration, or the node's
+    /// address]
     #[arg(long, value_name = "ADDRESS")]
     agent_address: Option<IpAddr>,
-    /// The port the agent listens on, 0 for one that is free; `port` of the configuration, or 10250, if it is
-    /// not given
+    /// Port that the agent listens on; 0 for a free one [default: `port` of the configuration, or
+    /// 10250]
     #[arg(long, value_name = "PORT")]
     agent_port: Option<u16>,
     #[command(flatten)]
@@ -69,21 +69,21 @@ pub(super) struct UpArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     berth down --data-dir ./here\n  \
-    berth down --keep-pods                       pods run on; the next `berth up` takes them up")]
+    berth down --keep-pods                       keep pods running; the next `berth up` adopts them")]
 pub(super) struct DownArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Let pods run on
+    /// Keep pods running
     #[arg(long)]
     keep_pods: bool,
-    /// Seconds to wait for it to end
+    /// Seconds to wait for the node to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout: u64,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  berth status --data-dir ./here\n  berth status -o json\n\n\
-    Exit codes: 0 the node is ready, 1 it is not, or nothing runs there.")]
+    Exit codes: 0 the node is ready, 1 it is not ready or not running.")]
 pub(super) struct StatusArgs {
     #[command(flatten)]
     target: TargetArgs,
@@ -101,10 +101,10 @@ pub(super) enum Output {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     berth agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml\n\n\
-    It takes the place of a kubelet: the same configuration, state files, directories and port. Stop the\n\
+    It replaces a kubelet, with the same configuration, state files, directories and port. Stop the\n\
     kubelet first.")]
 pub(super) struct AgentArgs {
-    /// How to reach the API server, and as whom
+    /// Kubeconfig with the API server's address and the node's credentials
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
     /// The node's configuration, a KubeletConfiguration
@@ -113,18 +113,18 @@ pub(super) struct AgentArgs {
     /// The container runtime, such as unix:///run/containerd/containerd.sock
     #[arg(long, value_name = "ENDPOINT")]
     container_runtime_endpoint: Option<String>,
-    /// Features to switch on or off: A=true,B=false
+    /// Feature gates to enable or disable: A=true,B=false
     #[arg(long, value_name = "GATES")]
     feature_gates: Option<String>,
-    /// The node's name; the machine's own if none is given
+    /// The node's name [default: the machine's host name]
     #[arg(long, value_name = "NAME")]
     hostname_override: Option<String>,
-    /// Where state files and the directories of pods are
+    /// Directory of state files and pod directories
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = absolute())]
     root_dir: PathBuf,
 }
 
-/// The configuration of a node on a machine, checked, and the text it came from as an object.
+/// Reads and checks the configuration of a node, and returns it with its source as JSON.
 fn configuration(
     file: Option<&str>,
     gates: Option<&str>,
@@ -147,7 +147,7 @@ fn configuration(
     Ok((given.config, written.unwrap_or_else(|| json!({}))))
 }
 
-/// Refuses a name that no API server takes for a node, before anything is started.
+/// Rejects an invalid node name before anything is started.
 fn check_name(given: Option<&str>) -> Result<(), BadInput> {
     let hostname = host::os::facts::identity().hostname;
     let checked = agent::node::node_name(given, &hostname);
@@ -160,7 +160,7 @@ fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput>
     })
 }
 
-/// The runtime that is meant, and what there is to say about it.
+/// Returns the runtime's endpoint with its description for the banner.
 fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpoint, String)> {
     let named = given.or(config.container_runtime_endpoint.as_deref());
     if let Some(text) = named {
@@ -172,15 +172,16 @@ fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpo
     if let Some(found) = usual.iter().find(|endpoint| endpoint.is_there()) {
         return Ok((found.clone(), found.to_string()));
     }
-    let first = usual.into_iter().next().context("no runtime is known for this system")?;
+    let first =
+        usual.into_iter().next().context("no default runtime endpoint on this operating system")?;
     let advice = format!(
-        "none found; pods wait until containerd listens at {first} (on Debian: apt-get install \
-         containerd), or name another with --container-runtime-endpoint"
+        "not found; pods stay Pending until containerd listens at {first} (on Debian: apt-get install \
+         containerd); --container-runtime-endpoint selects another runtime"
     );
     Ok((first, advice))
 }
 
-/// This machine in a line.
+/// Describes this machine in one line.
 fn describe(machine: &Machine) -> String {
     let topology = &machine.topology;
     format!(
@@ -200,7 +201,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let machine = input::machine(None)?;
     let (mut config, written) = configuration(args.config.as_deref(), gates, &machine)?;
     let data_dir = args.data_dir.path();
-    // As in the API beside it.
+    // The API server in this process enables the gate by default.
     config.feature_gates = config.feature_gates.on_unless_said(Gate::QosResources);
     let (endpoint, runtime_text) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
     let mut control = server::Settings::new(data_dir.clone());
@@ -240,7 +241,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
             describe(&settings.machine),
             without_root(),
         );
-        // Nobody may be reading.
+        // Standard output may be closed.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
         let running = tokio::spawn(node.run(stopping));
@@ -258,7 +259,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Returns the features that a node without root lacks; empty with root, or if the user is unknown.
+/// Lists the features that a node without root lacks; empty with root, or if the user is unknown.
 fn without_root() -> &'static str {
     match host::neighbours::effective_user(Path::new("/proc")) {
         None | Some(0) => "",
@@ -272,11 +273,11 @@ fn without_root() -> &'static str {
 
 fn notify_service_manager(state: &str) {
     if let Err(error) = host::os::service::tell(state) {
-        input::warn(&format!("the service manager was not told {state}: {error}"));
+        input::warn(&format!("failed to notify the service manager of {state}: {error}"));
     }
 }
 
-/// The address of the agent's server, for people.
+/// Formats the address of the agent's server.
 fn listens_on(address: SocketAddr) -> String {
     let every = if address.ip().is_unspecified() { " (every address of this machine)" } else { "" };
     format!("https://{address}{every}")
@@ -286,14 +287,14 @@ pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::R
     crate::memory::runtime()?.block_on(work)
 }
 
-/// Waits until the process is asked to stop.
+/// Waits for SIGINT or SIGTERM.
 async fn interrupted() {
     let (stop, mut stopping) = watch::channel(false);
     let set = ctrlc::set_handler(move || {
         let _ = stop.send(true);
     });
     if set.is_err() {
-        // Then it can only be ended by the file.
+        // Without a handler only `berth down` can stop the process gracefully.
         std::future::pending::<()>().await;
     }
     let _ = stopping.wait_for(|stopping| *stopping).await;
@@ -303,9 +304,9 @@ pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let dir = args.target.directory();
     let shown = dir.display();
     let Some(process) =
-        instance_lock::holder(&dir).with_context(|| format!("cannot look at {shown}"))?
+        instance_lock::holder(&dir).with_context(|| format!("cannot read {shown}"))?
     else {
-        input::note(&format!("nothing runs on {shown}, so there was nothing to end"));
+        input::note(&format!("no node runs on {shown}; nothing to stop"));
         return Ok(ExitCode::SUCCESS);
     };
     let running = running_pods(&dir);
@@ -313,7 +314,7 @@ pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     if !instance_lock::request_shutdown(&dir, pods, Duration::from_secs(args.timeout))? {
         anyhow::bail!(
-            "the node on {shown} has not ended after {} s; --timeout gives it longer",
+            "the node on {shown} has not stopped after {} s; --timeout allows more time",
             args.timeout
         );
     }
@@ -322,16 +323,16 @@ pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
         (_, None) => String::new(),
         (PodsOnExit::Stop, Some(1)) => ", 1 running pod was stopped".to_owned(),
         (PodsOnExit::Stop, Some(count)) => format!(", {count} running pods were stopped"),
-        (PodsOnExit::Keep, Some(1)) => ", 1 pod runs on".to_owned(),
-        (PodsOnExit::Keep, Some(count)) => format!(", {count} pods run on"),
+        (PodsOnExit::Keep, Some(1)) => ", 1 pod keeps running".to_owned(),
+        (PodsOnExit::Keep, Some(count)) => format!(", {count} pods keep running"),
     };
     let took = begun.elapsed().as_secs_f64();
-    let text = format!("ended the node on {shown}{process} in {took:.1} s{became}\n");
+    let text = format!("stopped the node on {shown}{process} in {took:.1} s{became}\n");
     Terminal::of_standard_output(Colours::Never).print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The number of pods that run on the node; `None` if its API does not answer.
+/// Counts the running pods of the node; `None` if its API server does not respond.
 fn running_pods(dir: &Path) -> Option<usize> {
     let api = client_for(dir).ok()?;
     let pods = run(async { Ok(api.list_values(PODS, &Scope::default()).await?) }).ok()?;
@@ -347,18 +348,16 @@ pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Cl
 
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let process = match args.target.resolve() {
-        // A control plane that was found by a kubeconfig may run on another machine.
+        // A control plane found by a kubeconfig may run on another machine.
         Target::Kubeconfig(_) => None,
         Target::Directory(directory) => {
             let dir = directory.display();
-            match instance_lock::holder(&directory)
-                .with_context(|| format!("cannot look at {dir}"))?
-            {
+            match instance_lock::holder(&directory).with_context(|| format!("cannot read {dir}"))? {
                 Some(process) => process,
                 None => {
                     input::note(&format!(
-                        "nothing runs on {dir}; berth up --data-dir {dir} starts it, and --data-dir, \
-                         BERTH_DATA_DIR or KUBECONFIG name another"
+                        "no node runs on {dir}; start one with berth up --data-dir {dir}, or select \
+                         another with --data-dir, BERTH_DATA_DIR or KUBECONFIG"
                     ));
                     return Ok(ExitCode::FAILURE);
                 }
@@ -452,7 +451,7 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
              configuration change it\n",
             listens_on(address),
         );
-        // Nobody may be reading.
+        // Standard output may be closed.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
         let running = tokio::spawn(agent.run(stopping));
@@ -468,7 +467,7 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// `authentication.x509.clientCAFile`.
+/// Returns `authentication.x509.clientCAFile`.
 fn client_authority(config: &KubeletConfig) -> Option<PathBuf> {
     let file = config.untyped.get("authentication")?["x509"]["clientCAFile"].as_str()?;
     Some(PathBuf::from(file))

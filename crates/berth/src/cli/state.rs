@@ -1,5 +1,5 @@
-//! `berth state`: the kubelet's state files — shown, checked against a machine and a configuration,
-//! and migrated to them. What fits is `placement`'s to say, how files are written `host`'s.
+//! `berth state`: shows the kubelet's state files, checks them against a machine and a
+//! configuration, and migrates them. `placement` decides what fits; `host` writes the files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ pub(super) struct StateArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum StateCommand {
-    /// Show what the state files of a directory say
+    /// Show the contents of a directory's state files
     #[command(after_help = "Examples:\n  berth state show /var/lib/kubelet\n  \
         berth state show /var/lib/kubelet -o json")]
     Show {
@@ -32,21 +32,21 @@ enum StateCommand {
         #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
         output: Output,
     },
-    /// Say whether the state files fit a configuration and a machine, and if not, why
+    /// Check whether the state files fit a configuration and a machine
     #[command(after_help = "Examples:\n  \
         berth state check /var/lib/kubelet --config /var/lib/kubelet/config.yaml\n\n\
-        Exit codes: 0 they fit, 2 wrong input, 3 they do not fit.")]
+        Exit codes: 0 they fit, 2 invalid input, 3 they do not fit.")]
     Check(StateLocation),
-    /// Keep of the state files what still fits, name the rest, and write them anew
+    /// Rewrite the state files with the entries that still fit, and list the others
     #[command(after_help = "Examples:\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml --dry-run\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml\n\n\
-        The old files are kept beside the new ones as *.backup-N. A file that cannot be read counts as\n\
-        empty, as it does to Berth's agent. Stop the kubelet or agent that uses the directory first.")]
+        The old files are kept next to the new ones as *.backup-N. An unreadable file counts as empty, as\n\
+        in Berth's agent. Stop the kubelet or agent that uses the directory first.")]
     Migrate {
         #[command(flatten)]
         place: StateLocation,
-        /// Only say what would change
+        /// Only show what would change
         #[arg(long)]
         dry_run: bool,
     },
@@ -59,7 +59,7 @@ struct StateLocation {
     /// The kubelet's configuration
     #[arg(long, value_name = "FILE")]
     config: String,
-    /// The machine: a file or words; this machine if none is given
+    /// The machine: a file or a description [default: this machine]
     #[arg(long, value_name = "FILE|WORDS")]
     machine: Option<String>,
 }
@@ -71,7 +71,7 @@ enum Output {
     Yaml,
 }
 
-/// Some pods cannot be kept where they are.
+/// Exit code: some pods cannot keep their allocation.
 const DOES_NOT_FIT: u8 = 3;
 
 pub(super) fn run(args: StateArgs) -> anyhow::Result<ExitCode> {
@@ -92,7 +92,7 @@ fn node(place: &StateLocation) -> anyhow::Result<Node> {
     Ok(configuration.check(&machine)?.node)
 }
 
-/// The content of a state file; `None` if there is none.
+/// Reads a state file; `None` if it does not exist.
 fn read(dir: &Path, manager: Manager) -> anyhow::Result<Option<Vec<u8>>> {
     let path = dir.join(manager.file_name());
     match fs::read(&path) {
@@ -102,7 +102,7 @@ fn read(dir: &Path, manager: Manager) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A file's state whatever policy it was written under: the policy is not what is asked here.
+/// Returns the state of a file written under any policy.
 fn ignore_policy<T>(
     parse: impl Fn(&str) -> Result<T, StateFileError>,
     configured: &str,
@@ -117,11 +117,11 @@ fn ignore_policy<T>(
 struct States {
     cpu: Option<CpuState>,
     memory: Option<MemoryState>,
-    /// Files that are no state.
+    /// Files without usable state.
     unusable: Vec<RestoreError>,
 }
 
-/// Reads both files. What of them cannot be used is the caller's to judge.
+/// Reads both files; the caller handles unusable ones.
 fn states(dir: &Path) -> anyhow::Result<States> {
     let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
     let mut unusable = Vec::new();
@@ -134,7 +134,7 @@ fn states(dir: &Path) -> anyhow::Result<States> {
     Ok(States { cpu, memory, unusable })
 }
 
-/// The state of a file, if there is one that can be used.
+/// Returns the state of a file if it exists and is usable.
 fn usable<T>(
     dir: &Path,
     manager: Manager,
@@ -152,7 +152,7 @@ fn usable<T>(
 }
 
 impl States {
-    /// The states, empty ones for files that are missing or unusable, as the agent has it.
+    /// Returns both states; missing or unusable files give empty ones, as in the agent.
     fn or_empty(&self, node: &Node) -> (CpuState, MemoryState) {
         let cpu = self.cpu.clone().unwrap_or_else(|| CpuState::empty(node.cpu.policy_name()));
         let memory = self.memory.clone();
@@ -189,7 +189,7 @@ fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A manager without a file is left out.
+/// Renders the states; a manager without a file is omitted.
 fn as_json(states: &States) -> Value {
     let nodes = |ids: &[placement::NumaId]| -> Vec<u32> { ids.iter().map(|id| id.0).collect() };
     let mut value = Map::new();
@@ -289,7 +289,7 @@ fn check(place: &StateLocation) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The agent's treatment of a file that cannot be read as state.
+/// Describes how the agent treats an unusable file.
 fn lost(RestoreError { path, cause, .. }: &RestoreError) -> String {
     format!("{path} cannot be used: {cause}; nothing of it is kept")
 }
@@ -316,7 +316,7 @@ fn migrate_files(place: &StateLocation, dry_run: bool) -> anyhow::Result<ExitCod
     }
     let (cpu, memory) = states_of(&node, &migration.ledger);
     let files = [(Manager::Cpu, cpu.render()), (Manager::Memory, memory.render())];
-    // Both backups first: a failure half-way leaves the old state whole.
+    // Back up both files first: a failure half-way leaves the old state intact.
     for (manager, _) in &files {
         let path = place.dir.join(manager.file_name());
         if let Some(backup) = host::files::back_up(&path).context("the backup failed")? {

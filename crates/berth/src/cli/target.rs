@@ -1,7 +1,7 @@
-//! The place of a node: which data directory or API server a command is about.
+//! The data directory or API server that a command works on.
 //!
-//! Main types: [`DataDir`], for commands that start or restore a control plane, and [`TargetArgs`], for
-//! commands that look for one that runs. Nothing is started or connected to here.
+//! Main types: [`DataDir`], for commands that start or restore a control plane, and [`TargetArgs`],
+//! for commands that look for a running one. Nothing is started or connected here.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::BadInput;
 use super::node::remote;
 use crate::instance_lock;
 
-/// The data directory where no other is given.
+/// The default data directory.
 pub(super) const DEFAULT_DATA_DIR: &str = "/var/lib/berth";
 
 /// The environment variable that names the data directory.
@@ -23,15 +23,15 @@ const DATA_DIR: &str = "BERTH_DATA_DIR";
 /// The environment variable that names the files kubectl reads.
 const KUBECONFIG: &str = "KUBECONFIG";
 
-/// The file of an administrator in a data directory.
+/// The administrator's kubeconfig in a data directory.
 const ADMINISTRATOR: &str = "kubeconfig";
 
-/// Makes a path absolute: it is handed to other processes, the runtime first of all.
+/// Makes the path absolute, because it is passed to other processes such as the runtime.
 pub(super) fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
 
-/// The directory a control plane is made in.
+/// The data directory of a new control plane.
 #[derive(Debug, Args)]
 pub(super) struct DataDir {
     /// Directory of the store, the keys and the agent's files
@@ -49,26 +49,26 @@ impl DataDir {
     }
 }
 
-/// The control plane a command looks for.
+/// The flags that select a running control plane.
 #[derive(Debug, Args)]
 pub(super) struct TargetArgs {
-    /// Directory that `berth up` or `berth server` was given
+    /// Data directory of the running node
     /// [default: $BERTH_DATA_DIR, the node of $KUBECONFIG, or /var/lib/berth]
     #[arg(long, value_name = "DIR", value_parser = absolute())]
     data_dir: Option<PathBuf>,
 }
 
-/// A control plane that was found.
+/// The control plane that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    /// By its data directory on this machine.
+    /// A data directory on this machine.
     Directory(PathBuf),
-    /// By a kubeconfig alone: it may run anywhere.
+    /// A kubeconfig; the control plane may run anywhere.
     Kubeconfig(PathBuf),
 }
 
 impl TargetArgs {
-    /// The data directory, whether or not a node runs on it.
+    /// Returns the data directory, even if no node runs on it.
     pub(super) fn directory(&self) -> PathBuf {
         match self.resolve() {
             Target::Directory(directory) => directory,
@@ -90,7 +90,7 @@ impl TargetArgs {
         }
     }
 
-    /// A client of the API server that was found.
+    /// Returns a client of the API server.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         match self.resolve() {
             Target::Kubeconfig(file) => remote(&file, "berth"),
@@ -99,7 +99,7 @@ impl TargetArgs {
     }
 }
 
-/// A client of the control plane on a data directory, as its administrator.
+/// Returns an administrator's client of the control plane on a data directory.
 pub(super) fn client_for(directory: &Path) -> anyhow::Result<Client> {
     let file = directory.join(ADMINISTRATOR);
     if !file.try_exists().unwrap_or(true) {
@@ -119,8 +119,8 @@ fn from_environment() -> Option<PathBuf> {
     std::path::absolute(given).ok()
 }
 
-/// The first file of `KUBECONFIG` that exists, as kubectl reads the variable; the first one of all if none
-/// exists, so that an error names it.
+/// Returns the first existing file of `KUBECONFIG`, as kubectl does; the first file if none exists,
+/// so that an error names it.
 fn kubeconfig_of_environment() -> Option<PathBuf> {
     let list = env::var_os(KUBECONFIG)?;
     let files: Vec<PathBuf> =

@@ -1,7 +1,7 @@
-//! Looking after the store of a control plane: opening it with what has to be reported, forgetting
-//! history, and reports of a full disk.
+//! Maintenance of a control plane's store: opening it, compacting history, and reporting a full
+//! disk.
 //!
-//! Decides when to compact ([`History`]); the store does it.
+//! [`History`] decides when to compact; the store does it.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -11,30 +11,30 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use store::{OpenError, Options, Revision, StorageError, Store};
 
-/// How long history is kept for watches and paged lists.
+/// Age of the history kept for watches and paged lists.
 const HISTORY: Duration = Duration::from_secs(300);
 
-/// How much of the log is kept as history at most: bounds what a burst of writes takes on the disk.
+/// Maximum size of the history: bounds the disk space that a burst of writes takes.
 const HISTORY_BYTES: u64 = 256 << 20;
 
-/// Between two looks at how much history there is.
+/// Interval of the checks of the history's size.
 const HISTORY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Between two looks whether the disk is full.
+/// Interval of the checks for a full disk.
 const SPACE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Kept free for deletions and for compaction: some thousands of objects.
+/// Reserved for deletions and compaction: enough for some thousands of objects.
 const RESERVE_BYTES: u64 = 16 << 20;
 
 /// Raises the limit on open files: clients' connections and the store's files count against it.
 pub(crate) fn raise_limits() {
     if let Err(error) = host::os::limits::raise_open_files() {
         let why = error.to_string();
-        tracing::warn!(why, "the limit on open files cannot be raised");
+        tracing::warn!(why, "failed to raise the limit on open files");
     }
 }
 
-/// Opens the store of a data directory, and logs what a crash has cost.
+/// Opens the store of a data directory, and logs writes lost in a crash.
 pub(super) fn open(data_dir: &Path) -> Result<Store> {
     let path = data_dir.join("store");
     let options = Options { reserve_bytes: RESERVE_BYTES, ..Options::default() };
@@ -43,8 +43,8 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
             OpenError::Missing(_)
             | OpenError::NotAStore { .. }
             | OpenError::Storage(StorageError::Damaged { .. }) => format!(
-                "; berth store check --data-dir {dir} shows what is lost, berth store repair \
-                 --data-dir {dir} keeps what can be read",
+                "; berth store check --data-dir {dir} reports lost data, berth store repair \
+                 --data-dir {dir} keeps the readable part",
                 dir = data_dir.display()
             ),
             _ => String::new(),
@@ -60,7 +60,7 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
             offset,
             bytes,
             records,
-            "dropped the store's last write, which a crash had cut short; it was not acknowledged"
+            "dropped the store's last write, which a crash had truncated; it was not acknowledged"
         );
     }
     Ok(store)
@@ -76,7 +76,7 @@ pub(super) async fn report_disk_space(store: Store) {
                 let why = error_chain(error);
                 tracing::error!(
                     why,
-                    "the store's disk is full; writes are refused until there is space; objects can \
+                    "the store's disk is full; writes are rejected until there is space; objects can \
                      still be deleted"
                 );
             }
@@ -101,7 +101,7 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Compacts whenever [`History`] says so.
+/// Compacts the store when [`History`] returns a revision.
 pub(super) async fn compact_history(store: Store) {
     let begun = Instant::now();
     let mut history = History::new(store.revision());
@@ -115,31 +115,31 @@ pub(super) async fn compact_history(store: Store) {
             full: health.full.is_some(),
         };
         if let Some(point) = history.compact_to(sample) {
-            // A store that cannot compact goes on; it only keeps more.
+            // A store that cannot compact continues to work and only keeps more history.
             let _ = store.compact(point).await;
         }
     }
 }
 
-/// The store at one moment.
+/// The state of the store at one time.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// Since the process began.
+    /// Time since the process started.
     at: Duration,
     revision: Revision,
-    /// Bytes of the log.
+    /// Bytes appended to the log.
     appended: u64,
     full: bool,
 }
 
-/// How the store grew, and what of its history may go.
+/// Growth of the store, and the part of its history that may be compacted.
 #[derive(Debug)]
 struct History {
-    /// Looks that are history worth keeping, oldest first.
+    /// Samples within the kept history, oldest first.
     kept: VecDeque<Sample>,
     compacted: Revision,
     compacted_at: Duration,
-    /// The newest sample that is no longer worth keeping.
+    /// The newest revision outside the kept history.
     past: Revision,
 }
 
@@ -149,8 +149,8 @@ impl History {
         History { kept, compacted: revision, compacted_at, past: revision }
     }
 
-    /// Returns the revision to compact to now, if it is time: every five minutes to what was five
-    /// minutes ago; earlier if there is too much history; and to the newest on a full disk.
+    /// Returns the revision to compact to, if compaction is due: every five minutes to the revision
+    /// of five minutes ago, earlier if the history is too large, and to the newest on a full disk.
     fn compact_to(&mut self, now: Sample) -> Option<Revision> {
         self.kept.push_back(now);
         let mut too_much = false;
@@ -172,7 +172,7 @@ impl History {
     }
 }
 
-/// The store's lines of `/metrics`.
+/// Renders the store's metrics.
 pub(super) fn render_metrics(store: &Store) -> String {
     let mut text = String::new();
     let mut line = |name: &str, kind: &str, help: &str, value: u64| {
@@ -183,7 +183,7 @@ pub(super) fn render_metrics(store: &Store) -> String {
     line("berth_store_full", "gauge", "Whether writes fail because the disk is full.", full);
     let help = "Batches of writes that were refused because the disk is full.";
     line("berth_store_refused_batches_total", "counter", help, health.refused);
-    // Of a directory that cannot be read nothing is known.
+    // The size of an unreadable directory is unknown.
     if let Ok(usage) = store.usage() {
         line("berth_store_files", "gauge", "Files of the store.", usage.files);
         let help = "Size of the store on the disk, with what is kept in reserve.";
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn history_of_five_minutes_is_kept_and_compacted_every_five_minutes() {
+    fn history_is_compacted_every_five_minutes_to_five_minutes_ago() {
         let mut history = History::new(1.into());
         let mut compactions = Vec::new();
         for seconds in (10..=1200).step_by(10) {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_compacted_at_once_and_a_full_disk_to_the_newest() {
+    fn burst_or_full_disk_is_compacted_at_once() {
         let mut history = History::new(1.into());
         assert_eq!(history.compact_to(sample(10, 100, 0)), None);
         assert_eq!(history.compact_to(sample(20, 200, HISTORY_BYTES)), None);

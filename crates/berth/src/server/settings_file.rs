@@ -1,4 +1,4 @@
-//! The settings of `berth server` from a YAML file, named as the flags are.
+//! The settings of `berth server` from a YAML file, under the names of the flags.
 
 use std::fs;
 use std::path::Path;
@@ -96,7 +96,7 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
     Ok(())
 }
 
-/// A list, or its list separated by commas.
+/// Returns a YAML list, or the items of a comma-separated text.
 fn list(value: &Node, text: &str) -> Vec<String> {
     match &value.value {
         Value::List(items) => {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_and_mistakes_named() {
+    fn settings_are_read_and_errors_are_located() {
         let settings = read_text(
             "https-listen-port: 7443\nbind-address: 0.0.0.0\nallow-privileged: false\n\
              feature-gates: {QOSResources: false}\ntls-san: [a.example, 10.1.1.1]\n\

@@ -1,6 +1,6 @@
-//! Everything at once: silent connections, watches and floods, while an administrator works.
+//! Combined load: idle connections, watches and floods of requests, while an administrator works.
 //!
-//! The load lasts a few seconds, or as many as the variable `BERTH_FLOOD_SECONDS` names.
+//! The load lasts a few seconds, or `BERTH_FLOOD_SECONDS`.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ const SILENT: usize = 4096;
 const WATCHES: usize = 10_000;
 const FLOODS: usize = 100;
 
-/// The figures: the most memory under the load, and a minute after it.
+/// Limits on memory: during the load, and a minute after it.
 const UNDER_LOAD: u64 = 300 << 20;
 const AFTERWARDS: u64 = 100 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Raises the limit of open files of this process to what it may be.
+/// Raises this process's limit on open files to its maximum.
 fn raise_open_files() {
     let pid = std::process::id().to_string();
     let script = "prlimit --pid $0 --nofile=$(ulimit -Hn):$(ulimit -Hn)";
@@ -34,7 +34,8 @@ fn raise_open_files() {
     assert!(raised.success(), "the limit of open files cannot be raised");
 }
 
-/// Connects, sends nothing, and connects again some time after it was closed. Counts the first time.
+/// Connects, sends nothing, and reconnects some time after the server closes. Counts the first
+/// connection.
 async fn stay_silent(endpoint: Endpoint, turns: Arc<Semaphore>, connected: Arc<AtomicU64>) {
     let mut first = Some(connected);
     loop {
@@ -48,7 +49,7 @@ async fn stay_silent(endpoint: Endpoint, turns: Arc<Semaphore>, connected: Arc<A
             let mut nothing = Vec::new();
             let _ = stream.read_to_end(&mut nothing).await;
         }
-        // Handshakes cost this side as much as the other.
+        // A handshake costs the client as much as the server.
         sleep(Duration::from_secs(30)).await;
     }
 }
@@ -69,7 +70,7 @@ struct Load {
     slowest: Duration,
 }
 
-/// Asks for an object over connection after connection, on a thread that does not wait for the load's.
+/// Requests an object over new connections, on a thread of its own.
 fn work(server: &Server, time: Duration) -> Load {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -88,7 +89,7 @@ fn work(server: &Server, time: Duration) -> Load {
     })
 }
 
-/// Opens a hundred watches on one connection and reads none of them. Counts those that were granted.
+/// Opens a hundred watches on one connection without reading them. Counts the accepted ones.
 async fn watch(endpoint: Endpoint, granted: Arc<AtomicU64>) {
     let Some(mut sender) = open(&endpoint).await else { return };
     let mut kept = Vec::new();
@@ -104,7 +105,7 @@ async fn watch(endpoint: Endpoint, granted: Arc<AtomicU64>) {
     std::future::pending::<()>().await;
 }
 
-/// Sends requests with large bodies as fast as they are answered, over connection after connection.
+/// Sends requests with large bodies as fast as responses come, over new connections.
 async fn flood(
     endpoint: Endpoint,
     token: Option<String>,
@@ -132,7 +133,7 @@ async fn flood(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_administrator_is_answered_within_a_second() {
+async fn administrator_gets_responses_within_a_second() {
     raise_open_files();
     let seconds = std::env::var("BERTH_FLOOD_SECONDS").ok();
     let seconds = seconds.map_or(5, |text| text.parse().unwrap());

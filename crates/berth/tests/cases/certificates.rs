@@ -1,5 +1,5 @@
-//! Certificates while a control plane runs for years: the clock is moved, connections are made before
-//! and after.
+//! Certificates of a control plane over years: the clock is moved, with connections before and
+//! after.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -19,13 +19,13 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::client::TlsStream;
 
-use crate::remote::PATIENCE;
+use crate::remote::TIMEOUT;
 
 const DAY: u64 = 24 * 3600;
 /// In the year 2026.
 const START: u64 = 20_600 * DAY;
 
-/// A clock that shows what it is set to.
+/// A settable clock.
 #[derive(Clone)]
 struct Hands(Arc<AtomicU64>);
 
@@ -46,7 +46,7 @@ impl Hands {
     }
 }
 
-/// A control plane and an agent's socket, by a clock of the test's.
+/// A control plane and an agent's socket with the test's clock.
 struct Plane {
     hands: Hands,
     dir: tempfile::TempDir,
@@ -85,7 +85,8 @@ impl Plane {
         Copy::of(&self.data_dir().join("kubeconfig"))
     }
 
-    /// Returns whether a client with a kubeconfig gets an answer over a new connection, from server and agent.
+    /// Checks that a client with this kubeconfig gets responses from server and agent over new
+    /// connections.
     async fn accepts(&self, copy: &Copy) -> Result<(), String> {
         for (port, path) in
             [(copy.config.address.port, "/api/v1/namespaces/default"), (self.agent.port(), "/")]
@@ -100,7 +101,7 @@ impl Plane {
     }
 }
 
-/// A kubeconfig as it was at some time.
+/// A kubeconfig copied at some time.
 struct Copy {
     config: Kubeconfig,
     authority: String,
@@ -121,19 +122,18 @@ impl Copy {
         protocol: &str,
         clock: Clock,
     ) -> Result<TlsStream<TcpStream>, String> {
-        let dialer =
-            Dialer::new_at(&self.authority, Some(&self.pair), &[protocol], PATIENCE, clock);
+        let dialer = Dialer::new_at(&self.authority, Some(&self.pair), &[protocol], TIMEOUT, clock);
         let connected = dialer.unwrap().connect("127.0.0.1", port, "127.0.0.1").await;
         connected.map_err(|error| error.to_string())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
+async fn clock_changes_break_neither_open_nor_new_connections() {
     let plane = Plane::start().await;
     let first = plane.kubeconfig();
     plane.accepts(&first).await.unwrap();
-    // A connection that lives through everything.
+    // A connection that stays open during the whole test.
     let stream = first.connect(first.config.address.port, "h2", plane.hands.clock()).await.unwrap();
     let handshake =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
@@ -146,7 +146,7 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
     };
     assert_eq!(ask().await, 200);
 
-    // Nothing is renewed that need not be.
+    // Nothing is renewed early.
     assert!(!plane.certificates.check().unwrap());
     plane.hands.set_day(400);
     assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "all has expired");
@@ -155,7 +155,7 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
     assert!(plane.accepts(&first).await.is_err(), "the certificate of the first has expired");
     assert_eq!(ask().await, 200);
 
-    // Back by more than certificates are dated back, and far ahead: beyond the authority.
+    // Back by more than certificates are backdated, and ahead beyond the authority's lifetime.
     for day in [100, 8000, 90, 8000, 3] {
         plane.hands.set_day(day);
         assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "day {day}");
@@ -166,14 +166,14 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
     }
     plane.accepts(&first).await.unwrap();
 
-    // What was renewed outlives a restart, and the files are whole.
+    // Renewed certificates survive a restart, and the files are complete.
     let authorities = plane.data_dir().join("pki/ca-bundle.crt");
     assert_eq!(std::fs::read_to_string(authorities).unwrap(), plane.kubeconfig().authority);
     plane.stop.send(true).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn authorities_follow_one_another_and_no_copy_of_a_kubeconfig_breaks_early() {
+async fn authority_rotation_breaks_no_copied_kubeconfig_early() {
     let plane = Plane::start().await;
     let mut copies = std::collections::VecDeque::new();
     let mut bundles = std::collections::BTreeSet::new();
@@ -196,7 +196,8 @@ async fn authorities_follow_one_another_and_no_copy_of_a_kubeconfig_breaks_early
             plane.accepts(&copy).await.unwrap_or_else(|error| panic!("day {day}: {error}"));
         }
     }
-    // The first; with its successor; the successor before it; the successor: three times in 30 years.
+    // Three rotations in 30 years: each publishes a successor, makes it the issuer, and drops the
+    // predecessor.
     assert!((9..=11).contains(&bundles.len()), "{} lists of authorities", bundles.len());
     let most = bundles.iter().map(|bundle| bundle.matches("BEGIN").count()).max();
     assert_eq!(most, Some(2));

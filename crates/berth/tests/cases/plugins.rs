@@ -1,9 +1,9 @@
-//! Admission plug-ins by the flags of `berth server` and `berth up`.
+//! The admission plugin flags of `berth server` and `berth up`.
 
 use std::process::Command;
 
 #[test]
-fn plugins_that_are_unknown_or_always_on_are_refused_before_anything_starts() {
+fn invalid_plugin_flags_are_rejected_before_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let check = |flag: &str, name: &str, expected: &str| {

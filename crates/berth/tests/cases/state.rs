@@ -1,4 +1,4 @@
-//! `berth state` as a user runs it.
+//! `berth state` on the command line.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory with a configuration for the machine and the state of one pod with these CPUs.
+/// Prepares a directory with a configuration for the machine and the state of one pod with these
+/// CPUs.
 fn prepare(dir: &Path, cpus: &str) -> String {
     let config = dir.join("kubelet.yaml").display().to_string();
     let made = berth(&["config", "generate", "--machine", MACHINE, "--output-file", &config]);
@@ -31,7 +32,7 @@ fn prepare(dir: &Path, cpus: &str) -> String {
 }
 
 #[test]
-fn a_state_that_fits_is_left_alone() {
+fn fitting_state_is_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,10");
     let path = dir.path().display().to_string();
@@ -44,7 +45,7 @@ fn a_state_that_fits_is_left_alone() {
 }
 
 #[test]
-fn a_state_of_a_larger_machine_is_explained_and_migrated_with_a_backup() {
+fn state_of_a_larger_machine_is_migrated_with_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,30");
     let path = dir.path().display().to_string();
@@ -68,7 +69,7 @@ fn a_state_of_a_larger_machine_is_explained_and_migrated_with_a_backup() {
 }
 
 #[test]
-fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
+fn damaged_file_counts_as_empty_and_is_backed_up() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,10");
     let file = dir.path().join("cpu_manager_state");
@@ -96,7 +97,7 @@ fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
 }
 
 #[test]
-fn a_directory_without_state_files_has_no_state_to_show() {
+fn directory_without_state_files_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().display().to_string();
     for output in ["text", "json"] {

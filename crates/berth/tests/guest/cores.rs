@@ -1,5 +1,5 @@
-//! Options of the static CPU policy on a machine with hyper-threads: which physical cores containers are
-//! really on, by what the kernel says of its CPUs.
+//! Options of the static CPU policy on a machine with hyper-threads: the physical cores of
+//! containers, as the kernel numbers them.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn exclusive(name: &str, cpus: &str) -> Value {
 }
 
 #[test]
-fn options_choose_among_cores_as_the_kernel_has_them() {
+fn policy_options_select_physical_cores() {
     let config = |options: Value| {
         json!({
             "cpuManagerPolicy": "static",
@@ -25,13 +25,14 @@ fn options_choose_among_cores_as_the_kernel_has_them() {
     let two = node.run(exclusive("two", "2"));
     let cpuset = node.cpuset_of(&two);
     assert_eq!((cpuset.cpus.len(), node.cores(&cpuset.cpus).len()), (2, 2), "{cpuset:?}");
-    // Of what is left, again.
+    // The same for the remaining CPUs.
     let third = node.run(exclusive("third", "2"));
     let of_third = node.cpuset_of(&third);
     assert_eq!((of_third.cpus.len(), node.cores(&of_third.cpus).len()), (2, 2), "{of_third:?}");
     assert!(cpuset.cpus.is_disjoint(&of_third.cpus), "{cpuset:?} {of_third:?}");
 
-    // Switched off, it leaves who runs alone; hyper-threads of a core are kept together from then on.
+    // Without the option running containers stay unchanged; new ones share the hyper-threads of a
+    // core.
     node.delete("third");
     node.stop();
     node.start(&config(json!({})));
@@ -41,7 +42,7 @@ fn options_choose_among_cores_as_the_kernel_has_them() {
     let now = node.cpuset_of(&two);
     assert_eq!((&now.cpus, &now.pid), (&cpuset.cpus, &cpuset.pid));
 
-    // Whole cores only, and nobody on what is reserved.
+    // Only whole cores, and no container on reserved CPUs.
     let whole = json!({"full-pcpus-only": "true", "strict-cpu-reservation": "true"});
     let mut whole = config(whole);
     whole["reservedSystemCPUs"] = "0-1".into();

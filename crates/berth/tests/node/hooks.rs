@@ -1,4 +1,4 @@
-//! Hooks that take their time: what is reported meanwhile, and what a shorter grace period leaves of them.
+//! Slow hooks: the status while they run, and the effect of a shorter grace period.
 
 use client::DeleteOptions;
 use client::kind::PODS;
@@ -36,7 +36,7 @@ async fn a_sandbox_is_reported_while_a_post_start_hook_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pre_stop_hook_that_uses_up_the_grace_period_has_failed() {
+async fn pre_stop_hook_that_exceeds_the_grace_period_has_failed() {
     let mut berth = Berth::start(|_| {}).await;
     let mut manifest = pod("p", SLEEP);
     manifest["spec"]["terminationGracePeriodSeconds"] = 1.into();
@@ -56,7 +56,7 @@ async fn a_pre_stop_hook_that_uses_up_the_grace_period_has_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_delete_leaves_a_running_hook_less_time_and_does_not_begin_it_again() {
+async fn second_delete_shortens_a_running_hook() {
     let (mut berth, passage) = Berth::behind(|_| Ok(()), |_| {}).await;
     let mut manifest = pod("p", SLEEP);
     manifest["spec"]["terminationGracePeriodSeconds"] = 600.into();

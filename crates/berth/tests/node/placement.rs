@@ -1,7 +1,8 @@
-//! Where containers really run, read from `/proc` and from cgroup files: CPUs of one's own, the shared pool,
-//! and what becomes of them when agent, runtime or somebody else interferes.
+//! The effective CPUs of containers, read from `/proc` and cgroup files: exclusive CPUs, the shared
+//! pool, and interference by agent, runtime or other processes.
 //!
-//! All CPUs of the machine but the last are reserved, so that there is one to be had, on any machine.
+//! All CPUs of the machine but the last are reserved, so that exactly one can be allocated on any
+//! machine.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
-/// No check comes by itself in a test that does not wait for one.
+/// The periodic audit does not run in a test that does not wait for it.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// The CPUs of this machine: all, the one that can be had, and the others.
+/// Returns the CPUs of this machine: all, the allocatable one, and the others.
 pub(crate) fn machine() -> (CpuSet, CpuSet, CpuSet) {
     let all = load_machine(None).unwrap().topology.all_cpus().clone();
     let last: CpuSet = all.last().into_iter().collect();
@@ -39,7 +40,7 @@ pub(crate) fn one_exclusive_cpu(config: &mut KubeletConfig) {
     config.cpu_manager_reconcile_period = NEVER;
 }
 
-/// A pod with a CPU of its own.
+/// Returns a pod with an exclusive CPU.
 pub(crate) fn exclusive(name: &str) -> Value {
     let mut pod = pod(name, SLEEP);
     let amounts = json!({"cpu": "1", "memory": "32Mi"});
@@ -52,7 +53,7 @@ pub(crate) fn container_id(pod: &Value) -> String {
     id.strip_prefix("containerd://").unwrap().to_owned()
 }
 
-/// The first process of a pod's container.
+/// Returns the first process of a pod's container.
 pub(crate) async fn process(hands: &Hands, pod: &Value) -> u32 {
     let request =
         cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
@@ -61,20 +62,20 @@ pub(crate) async fn process(hands: &Hands, pod: &Value) -> u32 {
     u32::try_from(info["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// The CPUs a process may run on.
+/// Returns the CPUs of a process.
 pub(crate) fn allowed(pid: u32) -> CpuSet {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     CpuSet::parse(list.trim()).unwrap()
 }
 
-/// Where cpusets are mounted.
+/// Returns the mount point of the cpuset hierarchy.
 pub(crate) fn cpusets() -> PathBuf {
     let first = Path::new("/sys/fs/cgroup/cpuset");
     if first.exists() { first.to_owned() } else { PathBuf::from("/sys/fs/cgroup") }
 }
 
-/// The cpuset of a process, as a directory.
+/// Returns the cpuset directory of a process.
 fn cpuset_of(pid: u32) -> PathBuf {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let line_after = |start: &str| {
@@ -90,7 +91,7 @@ pub(crate) fn cpus_in(directory: &Path) -> Option<CpuSet> {
     CpuSet::parse(text.trim()).ok()
 }
 
-/// Every directory below one.
+/// Returns every directory below one.
 pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let directories = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
@@ -111,18 +112,18 @@ pub(crate) async fn clean(berth: &Berth) {
     .await;
 }
 
-/// What a look from beside finds, over and over.
+/// Observations of a concurrent watcher.
 #[derive(Debug, Default)]
 struct Watched {
     stop: AtomicBool,
-    /// How often a container with the CPU of its own was seen that had a process.
+    /// Number of times a container with the exclusive CPU had a process.
     seen: AtomicUsize,
-    /// How often another one could run there then.
+    /// Number of times another container could use that CPU.
     both: AtomicUsize,
 }
 
 impl Watched {
-    /// Looks until it is told to stop: at the containers below `parent`, and then at `shared`.
+    /// Watches the containers below `parent`, and `shared`, until it is stopped.
     fn watch(&self, parent: &Path, own: &CpuSet, shared: u32) {
         let has_process = |directory: &PathBuf| {
             let processes = std::fs::read_to_string(directory.join("cgroup.procs"));
@@ -141,7 +142,7 @@ impl Watched {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes() {
+async fn shared_containers_leave_an_exclusive_cpu_before_its_owner_starts() {
     let (all, own, others) = machine();
     let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
@@ -176,7 +177,7 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
     berth.gone("second").await;
     clean(&berth).await;
 
-    // Another agent finds everything as it was, and so does one with another runtime.
+    // A restarted agent finds everything unchanged, also with a restarted runtime.
     berth.restart().await;
     let (again, pid) = running(&berth, "own").await;
     assert_eq!((container_id(&again), pid), (container_id(&pod_with_own), owner));
@@ -203,7 +204,7 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
+async fn shared_pool_is_reconciled_when_the_agent_returns() {
     let (all, own, others) = machine();
     let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
@@ -211,7 +212,7 @@ async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
     berth.end().await;
-    // As if the agent had been killed between writing its book and moving the others.
+    // As if the agent had been killed between writing the ledger and moving other containers.
     std::fs::write(cpuset_of(shared).join("cpuset.cpus"), all.to_string()).unwrap();
     assert_eq!(allowed(shared), all);
     berth.restart().await;
@@ -225,7 +226,7 @@ async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
     berth.end().await;
 }
 
-/// Messages of a pod's events with that reason.
+/// Returns the messages of a pod's events with this reason.
 pub(crate) async fn event_messages(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
     let scope = Scope { namespace: "test".to_owned(), ..Scope::default() };
     let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
@@ -236,7 +237,7 @@ pub(crate) async fn event_messages(berth: &Berth, name: &str, reason: &str) -> V
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
+async fn moved_container_is_put_back_and_reported() {
     let (_, own, others) = machine();
     let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(exclusive("own")).await;
@@ -263,7 +264,7 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     let counted = berth.hands.counters.registry.render();
     assert!(counted.contains("berth_repaired_containers_total{what=\"cpus\"} 3\n"), "{counted}");
 
-    // The state files are ours as well.
+    // The state files are owned by the agent as well.
     let state = berth.settings.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
@@ -276,7 +277,7 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_may_hold_its_own_threads_to_less() {
+async fn container_may_restrict_its_own_threads() {
     let (all, _, others) = machine();
     let first: CpuSet = others.first().into_iter().collect();
     let command = format!("trap 'exit 0' TERM; taskset -c {first} sleep 600 & wait");
@@ -299,7 +300,7 @@ async fn a_container_may_hold_its_own_threads_to_less() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_check_comes_by_itself_every_period() {
+async fn audit_runs_periodically() {
     let (_, own, others) = machine();
     let mut berth = Berth::start(|config| {
         one_exclusive_cpu(config);
@@ -318,7 +319,7 @@ async fn the_check_comes_by_itself_every_period() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
+async fn only_remains_of_deleted_pods_are_removed() {
     let (all, own, _) = machine();
     let mut berth = Berth::start(one_exclusive_cpu).await;
     let hands = Arc::clone(&berth.hands);
@@ -342,7 +343,7 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     hands.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
     let logs = berth.settings.logs.join(format!("test_ghost_{}", gone.metadata.uid));
     std::fs::create_dir_all(&logs).unwrap();
-    // One in which something runs that nobody told of is not ours to end.
+    // A cgroup with an unknown process is not removed.
     let foreign = ghost("99999999-2222-3333-4444-555555555555");
     let theirs = cgroups.path(&foreign);
     cgroups.host().ensure(&theirs, &host::cgroups::Limits::default()).unwrap();
@@ -361,7 +362,7 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     assert!(report.booked_for_nobody.is_empty() && report.left_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));
     assert_eq!(hands.book().shared(), all);
-    assert!(sleeper.try_wait().unwrap().is_none(), "somebody else's process was ended");
+    assert!(sleeper.try_wait().unwrap().is_none(), "a foreign process was killed");
 
     assert_eq!((process(&hands, &here).await, allowed(pid)), (pid, all));
     assert!(hands.volumes.pods().unwrap().contains(&uid));

@@ -1,4 +1,4 @@
-//! Resources that change while pods run, read back from the kernel; and containers that all start again.
+//! Resizes of running pods, read back from the kernel; and restarts of all containers.
 
 use client::kind::{EVENTS, PODS};
 use client::{PatchKind, Scope};
@@ -23,7 +23,7 @@ async fn resize(berth: &Berth, name: &str, resources: Value) {
     berth.api.patch_part(PODS, "test", name, part, kind, &patch).await.unwrap();
 }
 
-/// Nothing is under way, and the newest generation is what was told of.
+/// Reports whether no resize is pending and the newest generation was observed.
 fn is_settled(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let resizing = |of: &Value| of["type"].as_str().is_some_and(|of| of.starts_with("PodResize"));
@@ -36,7 +36,7 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|of| of["type"] == kind)
 }
 
-/// What the kernel holds the only container of a pod to.
+/// Returns the kernel's limits of a pod's only container.
 fn in_force(berth: &Berth, pod: &Value, class: &str) -> InForce {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
     let id = id.trim_start_matches("containerd://");
@@ -54,7 +54,7 @@ async fn reasons(berth: &Berth, name: &str) -> Vec<String> {
     of_pod.map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Events are written after the status; waits until all of these are there.
+/// Waits until all these events exist; they are written after the status.
 async fn until_events(berth: &Berth, name: &str, expected: &[&str]) {
     until_or(&format!("{expected:?} of {name}"), async || {
         let reasons = reasons(berth, name).await;
@@ -65,7 +65,7 @@ async fn until_events(berth: &Berth, name: &str, expected: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
+async fn cpu_and_memory_are_resized_without_a_restart() {
     let mut berth = Berth::start(|_| {}).await;
     let small = json!({
         "requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"},
@@ -92,7 +92,7 @@ async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
         assert_eq!(found.memory, Some(Bound::At(memory)));
     }
     until_events(&berth, "sized", &["ResizeStarted", "ResizeCompleted"]).await;
-    // What it has is known to the next agent, which has nothing to do.
+    // The next agent knows the allocation, and changes nothing.
     berth.restart().await;
     let again = berth.until("sized", is_settled).await;
     assert_eq!(again["status"]["containerStatuses"][0]["containerID"], id);
@@ -102,7 +102,7 @@ async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
+async fn pod_level_limits_apply_to_containers_without_their_own() {
     let mut berth = Berth::start(|_| {}).await;
     let level = |cpu: &str, memory: &str| {
         json!({
@@ -132,7 +132,7 @@ async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
+async fn pod_level_resize_restarts_containers_by_policy() {
     let mut berth = Berth::start(|_| {}).await;
     let level = |cpu: &str, memory: &str| {
         json!({
@@ -167,7 +167,7 @@ async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
+async fn memory_resize_restarts_a_container_by_policy() {
     let mut berth = Berth::start(|_| {}).await;
     let mut manifest = with("again", json!({"limits": {"cpu": "100m", "memory": "64Mi"}}));
     manifest["spec"]["containers"][0]["resizePolicy"] =
@@ -188,7 +188,7 @@ async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_waits_until_others_are_gone() {
+async fn resize_is_deferred_until_resources_are_free() {
     let mut berth = Berth::start(|_| {}).await;
     let cpus = berth.settings.machine.topology.all_cpus().len();
     let milli = |part: usize| json!({"requests": {"cpu": format!("{}m", cpus * part)}});
@@ -202,7 +202,7 @@ async fn what_does_not_fit_waits_until_others_are_gone() {
     assert_eq!(condition(&deferred, "PodResizePending").unwrap()["reason"], "Deferred");
     let allocated = &deferred["status"]["containerStatuses"][0]["allocatedResources"];
     assert_eq!(*allocated, milli(200)["requests"]);
-    // Others are let in for what it has, not for what it wants.
+    // Admission counts its allocation, not its requested size.
     berth.create(with("beside", milli(150))).await;
     berth.until("beside", is_settled).await;
     berth.delete("filler").await;
@@ -221,7 +221,7 @@ async fn what_does_not_fit_waits_until_others_are_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_in_use_is_not_taken_away() {
+async fn memory_limit_is_not_set_below_usage() {
     let mut berth = Berth::start(|_| {}).await;
     let fill =
         "dd if=/dev/zero of=/d/x bs=1M count=40; trap 'exit 0' TERM; echo up; sleep 600 & wait";
@@ -253,7 +253,7 @@ async fn memory_in_use_is_not_taken_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
+async fn resize_allocates_and_releases_exclusive_cpus() {
     let last = |berth: &Berth| berth.settings.machine.topology.all_cpus().last().unwrap();
     let mut berth = Berth::start(|config| {
         config.cpu_manager_policy = CpuManagerPolicy::Static;
@@ -301,7 +301,7 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exit_starts_all_containers_again_from_the_first() {
+async fn restart_rule_restarts_all_containers_in_order() {
     let mut berth = Berth::start(|_| {}).await;
     let script = "n=$(cat /d/n 2>/dev/null || echo 0); echo $((n+1)) > /d/n; \
                   [ $n -ge 1 ] && exit 0; exit 42";
@@ -344,7 +344,7 @@ async fn an_exit_starts_all_containers_again_from_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_door_answers_over_its_socket() {
+async fn pod_resources_api_answers_on_its_socket() {
     use agent::pod_resources::v1;
     use v1::pod_resources_lister_client::PodResourcesListerClient;
 

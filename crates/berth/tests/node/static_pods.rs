@@ -1,5 +1,4 @@
-//! Pods that live by a file, and what the node does by itself: evictions by limits, and logs that do not
-//! grow without end.
+//! Static pods, and the node's own actions: evictions by limits, and log rotation.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +9,13 @@ use objects::{KubeletConfig, Quantity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Berth, PATIENCE, SLEEP, phase, pod, until};
+use crate::support::{Berth, SLEEP, TIMEOUT, phase, pod, until};
 
 fn set(config: &mut KubeletConfig, field: &str, value: impl Into<Value>) {
     config.untyped.insert(field.to_owned(), value.into());
 }
 
-/// Writes a manifest as people should: all of it at once.
+/// Writes a manifest atomically.
 fn write(directory: &Path, pod: &Value) {
     let mut pod = pod.clone();
     pod["apiVersion"] = "v1".into();
@@ -39,7 +38,7 @@ fn is_running(pod: &Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
+async fn static_pod_follows_its_file_and_has_a_mirror() {
     let place = TempDir::new().unwrap();
     let manifests = place.path().to_owned();
     let mut berth = Berth::start(|config| {
@@ -59,13 +58,13 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
     let (of_first, same) = (directory(&first), container_id(&shown).clone());
     assert!(of_first.exists());
 
-    // Only what shows it can be deleted.
+    // Deleting the mirror pod does not affect the static pod.
     berth.delete("web-node-1").await;
     let again = |pod: &Value| is_running(pod) && pod["metadata"]["uid"] != shown["metadata"]["uid"];
     let back = berth.until("web-node-1", again).await;
     assert_eq!((container_id(&back), hash(&back)), (&same, first.as_str()));
 
-    // A file that is wrong is told of, and no matter to the other.
+    // An invalid file is reported and does not affect other files.
     std::fs::write(manifests.join("wrong.yaml"), "apiVersion: v1\nkind: Job\n").unwrap();
     let message = node_event(&berth, "FailedStaticPod").await;
     assert!(
@@ -82,7 +81,7 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
     let other = |pod: &Value| is_running(pod) && hash(pod) != first;
     let now = berth.until("web-node-1", other).await;
     assert_ne!(container_id(&now), &same);
-    rig::wait_until(PATIENCE, || (!of_first.exists()).then_some(())).unwrap();
+    rig::wait_until(TIMEOUT, || (!of_first.exists()).then_some(())).unwrap();
     let of_second = berth.settings.root.join("pods").join(hash(&now));
     std::fs::remove_file(manifests.join("web.json")).unwrap();
     berth.gone("web-node-1").await;
@@ -90,7 +89,7 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
     berth.end().await;
 }
 
-/// The message of an event of the node.
+/// Returns the message of a node event.
 async fn node_event(berth: &Berth, reason: &str) -> String {
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
     until(reason, async || {
@@ -102,7 +101,7 @@ async fn node_event(berth: &Berth, reason: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
+async fn pod_that_exceeds_its_volume_limit_is_evicted() {
     let mut berth = Berth::start(|_| {}).await;
     let script = "trap 'exit 0' TERM; head -c 3145728 /dev/zero > /scratch/full; sleep 600 & wait";
     let mut greedy = pod("greedy", &["sh", "-c", script]);
@@ -128,13 +127,13 @@ async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
     berth.end().await;
 }
 
-/// What pods may use of this machine's memory, in MiB, and how much of that is to be left.
+/// Memory for pods on this machine in MiB, and the eviction threshold within it.
 const SHARE_MIB: u64 = 200;
 const LEAST_MIB: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty() {
-    // What NUMA nodes have together, which may be less than the kernel tells of the whole.
+async fn pod_exceeding_allocatable_memory_is_evicted() {
+    // The sum of the NUMA nodes may be less than the kernel's total.
     let topology = berth::machine_source::load_machine(None).unwrap().topology;
     let reserved = placement::configured::total_memory(&topology) - (SHARE_MIB << 20);
     let mut berth = Berth::start(|config| {
@@ -170,7 +169,7 @@ async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty(
     berth.end().await;
 }
 
-/// Files whose names begin so.
+/// Returns files whose names begin with `start`.
 fn named(directory: &Path, start: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let fits = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(start);
@@ -178,7 +177,7 @@ fn named(directory: &Path, start: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_grows_too_large_is_rotated_and_goes_on() {
+async fn large_log_is_rotated() {
     let mut berth = Berth::start(|config| {
         set(config, "containerLogMaxSize", "8Ki");
         set(config, "containerLogMonitorInterval", "3s");

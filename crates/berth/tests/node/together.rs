@@ -1,7 +1,7 @@
-//! Pods that start at the same moment: no process of another container may run on the CPUs of a pinned one,
-//! from the moment at which the pinned one runs. Read from `/proc`.
+//! Pods that start at the same time: while a pinned container runs, no process of another container
+//! may use its CPUs. Read from `/proc`.
 //!
-//! `BERTH_ROUNDS` sets the number of rounds; the test suite has no time for more than a few.
+//! `BERTH_ROUNDS` sets the number of rounds; the test suite runs only a few.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,9 @@ use crate::support::{Berth, SLEEP, phase, pod, until};
 /// The number of rounds without `BERTH_ROUNDS`.
 const ROUNDS: usize = 10;
 
-/// The pinned pod is created when the runtime is asked for this step of the shared one. In the middle of
-/// `StartContainer` a runtime may store an update without applying it, so that step comes most often.
+/// The pinned pod is created when the runtime receives this call for the shared one. During
+/// `StartContainer` a runtime may store an update without applying it, so that step occurs most
+/// often.
 const STEPS: [&str; 5] =
     ["StartContainer", "CreateContainer", "StartContainer", "RunPodSandbox", "StartContainer"];
 
@@ -34,7 +35,7 @@ struct Overlap {
 #[derive(Debug, Default)]
 struct Observation {
     stop: AtomicBool,
-    /// How often the pinned container was seen with a process.
+    /// Number of times the pinned container had a process.
     looks: AtomicUsize,
     overlaps: Mutex<BTreeSet<Overlap>>,
 }
@@ -52,7 +53,7 @@ fn allowed(pid: u32) -> Option<CpuSet> {
 }
 
 impl Observation {
-    /// Looks at all cgroups below `parent` until it is stopped.
+    /// Watches all cgroups below `parent` until it is stopped.
     fn watch(&self, parent: &Path, own: &CpuSet) {
         while !self.stop.load(Ordering::Relaxed) {
             let all = below(parent);
@@ -82,7 +83,7 @@ async fn containers(berth: &Berth) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shared_pod_that_starts_at_the_same_moment_leaves_the_cpus_of_a_pinned_one() {
+async fn concurrent_shared_pod_avoids_pinned_cpus() {
     let rounds = std::env::var("BERTH_ROUNDS").ok().and_then(|text| text.parse().ok());
     let (_, own, others) = machine();
     let (mut berth, passage) = Berth::behind(|_| Ok(()), one_exclusive_cpu).await;
