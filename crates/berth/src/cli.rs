@@ -23,6 +23,7 @@ mod target;
 mod topology;
 mod version;
 
+use crate::logging::{self, LogOptions};
 use crate::terminal::{Colours, Terminal};
 
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
@@ -100,6 +101,11 @@ impl BadInput {
     fn new(problem: impl Into<String>) -> BadInput {
         BadInput(vec![problem.into()])
     }
+}
+
+/// Starts logging; an invalid `RUST_LOG` is invalid input.
+fn begin_logging(options: &LogOptions) -> Result<(), BadInput> {
+    logging::begin(options).map_err(|error| BadInput::new(error.to_string()))
 }
 
 /// Runs the command line of this process and returns its exit code.

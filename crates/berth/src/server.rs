@@ -87,7 +87,6 @@ impl Settings {
 /// Serves until the process is asked to stop.
 pub fn run(settings: &Settings) -> Result<()> {
     let started = Instant::now();
-    crate::logging::begin();
     maintenance::raise_limits();
     let lock = lock_data_dir(&settings.data_dir)?;
     let (stop, stopping) = watch::channel(false);
@@ -110,7 +109,7 @@ pub fn run(settings: &Settings) -> Result<()> {
             () = server.serve(stopping) => {}
             () = shutdown => {}
         }
-        eprintln!("stopped");
+        tracing::info!("stopped");
         Ok(())
     })
 }

@@ -8,6 +8,8 @@ mod backup;
 mod certificates;
 #[path = "cases/controllers.rs"]
 mod controllers;
+#[path = "cases/logs.rs"]
+mod logs;
 #[path = "cases/plan.rs"]
 mod plan;
 #[path = "cases/plugins.rs"]

@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::target::{DataDir, Target, TargetArgs, absolute, client_for};
-use super::{BadInput, admission, input};
+use super::{BadInput, admission, begin_logging, input};
 use crate::instance_lock::{self, InstanceLock, PodsOnExit};
+use crate::logging::LogOptions;
+use crate::server;
 use crate::terminal::{Colours, Terminal};
 use crate::up::{self, AgentSettings, Node};
-use crate::{logging, server};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -64,6 +65,8 @@ pub(super) struct UpArgs {
     agent_port: Option<u16>,
     #[command(flatten)]
     admission: admission::Args,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 #[derive(Debug, Args)]
@@ -122,6 +125,8 @@ pub(super) struct AgentArgs {
     /// Directory of state files and pod directories
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = absolute())]
     root_dir: PathBuf,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 /// Reads and checks the configuration of a node, and returns it with its source as JSON.
@@ -196,6 +201,7 @@ fn describe(machine: &Machine) -> String {
 
 pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
+    begin_logging(&args.log)?;
     let gates = args.feature_gates.as_deref();
     check_name(args.hostname_override.as_deref())?;
     let machine = input::machine(None)?;
@@ -224,7 +230,6 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         agent_port: args.agent_port,
         config,
     };
-    logging::begin();
     server::maintenance::raise_limits();
     run(async {
         let node = Node::start(&settings).await?;
@@ -253,7 +258,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         notify_service_manager("STOPPING=1");
         stop.send_replace(Some(pods));
         running.await.context("the node failed")?;
-        eprintln!("stopped");
+        tracing::info!("stopped");
         drop(lock);
         Ok(ExitCode::SUCCESS)
     })
@@ -417,6 +422,7 @@ fn node_summary(node: &Value) -> Value {
 }
 
 pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    begin_logging(&args.log)?;
     let machine = input::machine(None)?;
     let gates = args.feature_gates.as_deref();
     check_name(args.hostname_override.as_deref())?;
@@ -441,7 +447,6 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         root: args.root_dir,
         config,
     };
-    logging::begin();
     server::maintenance::raise_limits();
     run(async {
         let api = remote(&args.kubeconfig, "kubelet")?;

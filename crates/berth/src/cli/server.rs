@@ -9,7 +9,8 @@ use controllers::Selection;
 use objects::FeatureGates;
 
 use super::target::DataDir;
-use super::{BadInput, admission};
+use super::{BadInput, admission, begin_logging};
+use crate::logging::LogOptions;
 use crate::server::{self, Settings};
 
 #[derive(Debug, Args)]
@@ -51,9 +52,12 @@ pub(super) struct ServerArgs {
     /// Write an audit log (JSON lines) to this file
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    begin_logging(&args.log)?;
     let mut settings = Settings::new(args.data_dir.path());
     if let Some(file) = &args.config {
         settings.read(file).map_err(BadInput)?;

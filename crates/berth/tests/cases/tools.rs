@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns a `berth` command without the environment of the test's user.
-fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
     command.args(args).env("NO_COLOR", "1").env_remove("BERTH_DATA_DIR").env_remove("KUBECONFIG");
     command
 }
 
 /// Runs a command and returns its exit code, standard output and standard error.
-fn finished(mut command: Command, input: &str) -> (i32, String, String) {
+pub(crate) fn finished(mut command: Command, input: &str) -> (i32, String, String) {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -378,5 +378,5 @@ async fn node_that_is_not_ready_rejects_pods_with_every_reason() {
     assert!(out.starts_with(&format!("stopped the node on {data} (process {id}) in ")), "{out}");
     assert!(out.contains("0 running pods were stopped"), "{out}");
     let (code, _, errors) = up.berth("BERTH_DATA_DIR", &["down"]);
-    assert!(code == 0 && errors.contains("there was nothing to end"), "{errors}");
+    assert!(code == 0 && errors.contains("nothing to stop"), "{errors}");
 }
