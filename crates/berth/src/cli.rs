@@ -9,12 +9,14 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use thiserror::Error;
 
 mod admission;
+mod agent;
 mod backup;
 mod bench;
 mod config;
 mod explain;
 mod input;
 mod node;
+mod node_options;
 mod plan;
 mod server;
 mod state;
@@ -67,7 +69,7 @@ enum Command {
     /// Explain the placement of a pod, or show the allocations of a node
     Explain(explain::ExplainArgs),
     /// Run the node agent alone, for an existing API server
-    Agent(node::AgentArgs),
+    Agent(agent::AgentArgs),
     /// Run the control plane (API server, scheduler, controllers)
     Server(server::ServerArgs),
     /// Back up a control plane (online)
@@ -148,7 +150,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Down(args) => node::down(&args),
         Command::Status(args) => node::status(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Agent(args) => node::agent(args),
+        Command::Agent(args) => agent::run_agent(args),
         Command::State(args) => state::run(args),
         Command::Version(args) => version::run(&args),
     }

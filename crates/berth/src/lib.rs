@@ -11,5 +11,6 @@ pub mod machine_source;
 pub mod memory;
 pub mod repair;
 pub mod server;
+pub mod tasks;
 pub mod terminal;
 pub mod up;

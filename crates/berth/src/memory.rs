@@ -1,4 +1,4 @@
-//! Returns memory to the system after a load: [`runtime`].
+//! Returns memory to the system after a load: [`block_on`].
 //!
 //! An allocator with a heap per thread keeps memory that a thread has freed until that thread
 //! allocates again. A worker that sleeps after a load would keep it for ever. So workers of
@@ -6,11 +6,12 @@
 //! sets the function to release with.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle};
 
 static RELEASE: OnceLock<fn()> = OnceLock::new();
 
@@ -27,12 +28,16 @@ pub fn release_with(release: fn()) {
     let _ = RELEASE.set(release);
 }
 
-/// Builds the runtime of a long-lived process.
-pub(crate) fn runtime() -> io::Result<Runtime> {
+/// Runs the work of a process on a runtime that releases memory.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime =
         Builder::new_multi_thread().enable_all().on_thread_park(release_sometimes).build()?;
-    runtime.spawn(wake_workers());
-    Ok(runtime)
+    Ok(runtime.block_on(async {
+        tokio::select! {
+            result = work => result,
+            never = wake_workers() => match never {},
+        }
+    }))
 }
 
 #[allow(
@@ -58,7 +63,7 @@ fn release_sometimes() {
 }
 
 /// Wakes the workers: a worker that finds more than one queued task wakes another.
-async fn wake_workers() {
+async fn wake_workers() -> Infallible {
     let tasks = Handle::current().metrics().num_workers() * 8;
     loop {
         tokio::time::sleep(ROUND).await;

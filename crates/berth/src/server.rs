@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::bind_error;
 use crate::in_process::InProcess;
 use crate::instance_lock::InstanceLock;
+use crate::tasks::{TaskError, TaskSet};
 
 pub(crate) mod authorities;
 mod certificates;
@@ -96,8 +97,7 @@ pub fn run(settings: &Settings) -> Result<()> {
         let _ = interrupted.send(true);
     })
     .context("failed to install the signal handler")?;
-    let runtime = crate::memory::runtime()?;
-    runtime.block_on(async {
+    crate::memory::block_on(async {
         let server = Server::start(settings).await?;
         server.announce(settings, started.elapsed());
         let shutdown = async {
@@ -106,12 +106,12 @@ pub fn run(settings: &Settings) -> Result<()> {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = server.serve(stopping) => {}
+            served = server.serve(stopping) => served?,
             () = shutdown => {}
         }
         tracing::info!("stopped");
         Ok(())
-    })
+    })?
 }
 
 /// Locks a data directory for this process.
@@ -209,21 +209,30 @@ impl Server {
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
 
-    /// Serves until `stop` is set; then every acknowledged write is on disk.
-    pub async fn serve(self, mut stop: watch::Receiver<bool>) {
-        let compacting = tokio::spawn(maintenance::compact_history(self.store.clone()));
-        let reporting = tokio::spawn(maintenance::report_disk_space(self.store.clone()));
-        let renewing = tokio::spawn(self.certificates.keep_current());
-        self.listener.serve(self.api, stop.clone()).await;
-        // The listener returns only after `stop`.
-        let _ = stop.wait_for(|stopping| *stopping).await;
+    /// Serves until `stop` is set; then every acknowledged write is on disk. A background task that ends
+    /// earlier ends the server too.
+    pub async fn serve(self, stop: watch::Receiver<bool>) -> Result<(), TaskError> {
+        let mut tasks = TaskSet::default();
+        tasks.spawn("history compaction", maintenance::compact_history(self.store.clone()));
+        tasks.spawn("disk space monitor", maintenance::report_disk_space(self.store.clone()));
+        tasks.spawn("certificate renewal", self.certificates.keep_current());
+        let mut listening = tokio::spawn(self.listener.serve(self.api, stop.clone()));
+        let served = tokio::select! {
+            ended = &mut listening => match ended {
+                Ok(()) if *stop.borrow() || stop.has_changed().is_err() => Ok(()),
+                ended => Err(TaskError::unexpected("API listener", ended)),
+            },
+            error = tasks.failure() => {
+                listening.abort();
+                Err(error)
+            }
+        };
         self.controllers.stop().await;
-        compacting.abort();
-        renewing.abort();
-        reporting.abort();
+        tasks.stop().await;
         let store = self.store;
         // Joining the store's threads may take as long as its last write.
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
+        served
     }
 }
 

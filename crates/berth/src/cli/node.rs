@@ -1,8 +1,8 @@
-//! `berth up`, `berth down`, `berth status` and `berth agent`: the node of this machine.
+//! `berth up`, `berth down` and `berth status`: the node of this machine with its own control plane.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,17 +11,19 @@ use anyhow::Context as _;
 use clap::Args;
 use client::kind::{NODES, PODS};
 use client::{Client, Kubeconfig, Patience, Remote, Scope};
-use cri::Endpoint;
-use objects::{FeatureGates, Gate, KubeletConfig};
+use objects::Gate;
 use placement::{Bytes, Machine};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
-use super::target::{DataDir, Target, TargetArgs, absolute, client_for};
+use super::node_options::{NodeOptions, with_gates};
+use super::target::{DataDir, Target, TargetArgs, client_for};
 use super::{BadInput, admission, begin_logging, input};
 use crate::instance_lock::{self, InstanceLock, PodsOnExit};
 use crate::logging::LogOptions;
 use crate::server;
+use crate::tasks::TaskError;
 use crate::terminal::{Colours, Terminal};
 use crate::up::{self, AgentSettings, Node};
 
@@ -37,18 +39,8 @@ use crate::up::{self, AgentSettings, Node};
 pub(super) struct UpArgs {
     #[command(flatten)]
     data_dir: DataDir,
-    /// The node's configuration, a KubeletConfiguration
-    #[arg(long, value_name = "FILE")]
-    config: Option<String>,
-    /// The container runtime, such as unix:///run/containerd/containerd.sock
-    #[arg(long, value_name = "ENDPOINT")]
-    container_runtime_endpoint: Option<String>,
-    /// Feature gates to enable or disable: A=true,B=false
-    #[arg(long, value_name = "GATES")]
-    feature_gates: Option<String>,
-    /// The node's name [default: the machine's host name]
-    #[arg(long, value_name = "NAME")]
-    hostname_override: Option<String>,
+    #[command(flatten)]
+    node: NodeOptions,
     /// Address that the API server listens on
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind_address: IpAddr,
@@ -101,89 +93,83 @@ pub(super) enum Output {
     Yaml,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    berth agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml\n\n\
-    It replaces a kubelet, with the same configuration, state files, directories and port. Stop the\n\
-    kubelet first.")]
-pub(super) struct AgentArgs {
-    /// Kubeconfig with the API server's address and the node's credentials
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: PathBuf,
-    /// The node's configuration, a KubeletConfiguration
-    #[arg(long, value_name = "FILE")]
-    config: Option<String>,
-    /// The container runtime, such as unix:///run/containerd/containerd.sock
-    #[arg(long, value_name = "ENDPOINT")]
-    container_runtime_endpoint: Option<String>,
-    /// Feature gates to enable or disable: A=true,B=false
-    #[arg(long, value_name = "GATES")]
-    feature_gates: Option<String>,
-    /// The node's name [default: the machine's host name]
-    #[arg(long, value_name = "NAME")]
-    hostname_override: Option<String>,
-    /// Directory of state files and pod directories
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = absolute())]
-    root_dir: PathBuf,
-    #[command(flatten)]
-    log: LogOptions,
-}
-
-/// Reads and checks the configuration of a node, and returns it with its source as JSON.
-fn configuration(
-    file: Option<&str>,
-    gates: Option<&str>,
-    machine: &Machine,
-) -> anyhow::Result<(KubeletConfig, Value)> {
-    let Some(file) = file else {
-        let mut config = KubeletConfig::default();
-        if let Some(text) = gates {
-            config.feature_gates = with_gates(config.feature_gates, text)?;
-        }
-        return Ok((config, json!({})));
-    };
-    let mut given = input::configuration(file)?;
-    if let Some(text) = gates {
-        given.config.feature_gates = with_gates(given.config.feature_gates, text)?;
+pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    begin_logging(&args.log)?;
+    let data_dir = args.data_dir.path();
+    let mut control = server::Settings::new(data_dir.clone());
+    if let Some(gates) = &args.node.feature_gates {
+        control.gates = with_gates(control.gates.clone(), gates)?;
     }
-    given.check(machine)?;
-    let (documents, _) = objects::yaml::parse(&given.text);
-    let written = documents.first().map(|document| document.to_json());
-    Ok((given.config, written.unwrap_or_else(|| json!({}))))
-}
-
-/// Rejects an invalid node name before anything is started.
-fn check_name(given: Option<&str>) -> Result<(), BadInput> {
-    let hostname = host::os::facts::identity().hostname;
-    let checked = agent::node::node_name(given, &hostname);
-    checked.map(drop).map_err(|error| BadInput::new(error.to_string()))
-}
-
-fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
-    gates.with(text).map_err(|errors| {
-        BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
+    control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
+    args.admission.choose(&mut control.plugins)?;
+    let mut setup = args.node.read()?;
+    // The API server in this process enables the gate by default.
+    let gates = setup.config.feature_gates;
+    setup.config.feature_gates = gates.on_unless_said(Gate::QosResources);
+    let runtime_text = setup.runtime_text.clone();
+    let machine_text = describe(&setup.machine);
+    let lock = server::lock_data_dir(&data_dir)?;
+    let settings = up::Settings {
+        server: control,
+        agent: AgentSettings {
+            root: data_dir.join("agent"),
+            logs: data_dir.join("logs"),
+            log_links: None,
+            address: args.agent_address,
+            port: args.agent_port,
+            ..setup.into_agent_settings()
+        },
+    };
+    server::maintenance::raise_limits();
+    run(async {
+        let node = Node::start(&settings).await?;
+        let kubeconfig = data_dir.join("kubeconfig").display().to_string();
+        let text = format!(
+            "Berth is up after {:.0} ms.\n  API      https://{}\n  \
+             agent    {}; --agent-address changes it\n  node     {} ({machine_text})\n  \
+             runtime  {runtime_text}\n\
+             {}  shell    export KUBECONFIG={kubeconfig}\n  \
+             kubectl  kubectl --kubeconfig {kubeconfig} get nodes\n",
+            started.elapsed().as_secs_f64() * 1000.0,
+            node.server().address(),
+            listens_on(node.agent_address()),
+            node.name(),
+            without_root(),
+        );
+        // Standard output may be closed.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        let (stop, stopping) = watch::channel(None);
+        let mut running = tokio::spawn(node.run(stopping));
+        notify_service_manager("READY=1");
+        let pods = tokio::select! {
+            pods = shutdown_requested(&lock) => pods,
+            ended = &mut running => return Err(early_end(ended)),
+        };
+        notify_service_manager("STOPPING=1");
+        stop.send_replace(Some(pods));
+        running.await.context("the node failed")??;
+        tracing::info!("stopped");
+        drop(lock);
+        Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Returns the runtime's endpoint with its description for the banner.
-fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpoint, String)> {
-    let named = given.or(config.container_runtime_endpoint.as_deref());
-    if let Some(text) = named {
-        let endpoint = Endpoint::parse(text)
-            .map_err(|error| BadInput::new(format!("--container-runtime-endpoint: {error}")))?;
-        return Ok((endpoint.clone(), endpoint.to_string()));
+/// Turns the early end of a node or agent into an error. The cause is logged already.
+pub(super) fn early_end(ended: Result<Result<(), TaskError>, JoinError>) -> anyhow::Error {
+    match ended {
+        Ok(Ok(())) => anyhow::anyhow!("stopped unexpectedly"),
+        Ok(Err(error)) => error.into(),
+        Err(error) => error.into(),
     }
-    let usual = Endpoint::usual();
-    if let Some(found) = usual.iter().find(|endpoint| endpoint.is_there()) {
-        return Ok((found.clone(), found.to_string()));
+}
+
+/// Waits for a signal or for `berth down`.
+pub(super) async fn shutdown_requested(lock: &InstanceLock) -> PodsOnExit {
+    tokio::select! {
+        pods = lock.shutdown_requested() => pods,
+        () = interrupted() => PodsOnExit::Keep,
     }
-    let first =
-        usual.into_iter().next().context("no default runtime endpoint on this operating system")?;
-    let advice = format!(
-        "not found; pods stay Pending until containerd listens at {first} (on Debian: apt-get install \
-         containerd); --container-runtime-endpoint selects another runtime"
-    );
-    Ok((first, advice))
 }
 
 /// Describes this machine in one line.
@@ -199,71 +185,6 @@ fn describe(machine: &Machine) -> String {
     )
 }
 
-pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
-    let started = Instant::now();
-    begin_logging(&args.log)?;
-    let gates = args.feature_gates.as_deref();
-    check_name(args.hostname_override.as_deref())?;
-    let machine = input::machine(None)?;
-    let (mut config, written) = configuration(args.config.as_deref(), gates, &machine)?;
-    let data_dir = args.data_dir.path();
-    // The API server in this process enables the gate by default.
-    config.feature_gates = config.feature_gates.on_unless_said(Gate::QosResources);
-    let (endpoint, runtime_text) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
-    let mut control = server::Settings::new(data_dir.clone());
-    if let Some(text) = gates {
-        control.gates = with_gates(control.gates.clone(), text)?;
-    }
-    control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
-    args.admission.choose(&mut control.plugins)?;
-    let lock = server::lock_data_dir(&data_dir)?;
-    let settings = up::Settings {
-        server: control,
-        node_name: args.hostname_override,
-        configuration: written,
-        machine,
-        runtime: endpoint,
-        root: data_dir.join("agent"),
-        logs: data_dir.join("logs"),
-        log_links: None,
-        agent_address: args.agent_address,
-        agent_port: args.agent_port,
-        config,
-    };
-    server::maintenance::raise_limits();
-    run(async {
-        let node = Node::start(&settings).await?;
-        let kubeconfig = data_dir.join("kubeconfig").display().to_string();
-        let text = format!(
-            "Berth is up after {:.0} ms.\n  API      https://{}\n  \
-             agent    {}; --agent-address changes it\n  node     {} ({})\n  runtime  {runtime_text}\n\
-             {}  shell    export KUBECONFIG={kubeconfig}\n  \
-             kubectl  kubectl --kubeconfig {kubeconfig} get nodes\n",
-            started.elapsed().as_secs_f64() * 1000.0,
-            node.server().address(),
-            listens_on(node.agent_address()),
-            node.name(),
-            describe(&settings.machine),
-            without_root(),
-        );
-        // Standard output may be closed.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        let (stop, stopping) = watch::channel(None);
-        let running = tokio::spawn(node.run(stopping));
-        notify_service_manager("READY=1");
-        let pods = tokio::select! {
-            pods = lock.shutdown_requested() => pods,
-            () = interrupted() => PodsOnExit::Keep,
-        };
-        notify_service_manager("STOPPING=1");
-        stop.send_replace(Some(pods));
-        running.await.context("the node failed")?;
-        tracing::info!("stopped");
-        drop(lock);
-        Ok(ExitCode::SUCCESS)
-    })
-}
-
 /// Lists the features that a node without root lacks; empty with root, or if the user is unknown.
 fn without_root() -> &'static str {
     match host::neighbours::effective_user(Path::new("/proc")) {
@@ -276,20 +197,20 @@ fn without_root() -> &'static str {
     }
 }
 
-fn notify_service_manager(state: &str) {
+pub(super) fn notify_service_manager(state: &str) {
     if let Err(error) = host::os::service::tell(state) {
         input::warn(&format!("failed to notify the service manager of {state}: {error}"));
     }
 }
 
 /// Formats the address of the agent's server.
-fn listens_on(address: SocketAddr) -> String {
+pub(super) fn listens_on(address: SocketAddr) -> String {
     let every = if address.ip().is_unspecified() { " (every address of this machine)" } else { "" };
     format!("https://{address}{every}")
 }
 
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    crate::memory::runtime()?.block_on(work)
+    crate::memory::block_on(work)?
 }
 
 /// Waits for SIGINT or SIGTERM.
@@ -419,61 +340,4 @@ fn node_summary(node: &Value) -> Value {
         "runtime": node["status"]["nodeInfo"]["containerRuntimeVersion"],
         "allocatable": node["status"]["allocatable"],
     })
-}
-
-pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
-    begin_logging(&args.log)?;
-    let machine = input::machine(None)?;
-    let gates = args.feature_gates.as_deref();
-    check_name(args.hostname_override.as_deref())?;
-    let (config, written) = configuration(args.config.as_deref(), gates, &machine)?;
-    let (endpoint, runtime_text) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
-    let Some(lock) = InstanceLock::acquire(&args.root_dir)
-        .with_context(|| format!("cannot use {}", args.root_dir.display()))?
-    else {
-        anyhow::bail!("an agent runs on {} already", args.root_dir.display());
-    };
-    let text = |name: &str| config.untyped.get(name).and_then(Value::as_str).map(PathBuf::from);
-    let joined = AgentSettings {
-        node_name: args.hostname_override,
-        configuration: written,
-        machine,
-        runtime: endpoint,
-        logs: text("podLogsDir").unwrap_or_else(|| PathBuf::from("/var/log/pods")),
-        log_links: Some(PathBuf::from("/var/log/containers")),
-        address: None,
-        certificate: (text("tlsCertFile"), text("tlsPrivateKeyFile")),
-        client_authority: client_authority(&config),
-        root: args.root_dir,
-        config,
-    };
-    server::maintenance::raise_limits();
-    run(async {
-        let api = remote(&args.kubeconfig, "kubelet")?;
-        let (agent, address) = joined.prepare(api).await?;
-        let text = format!(
-            "Berth's agent runs; the runtime: {runtime_text}\n  agent    {}; `address` and `port` of the \
-             configuration change it\n",
-            listens_on(address),
-        );
-        // Standard output may be closed.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        let (stop, stopping) = watch::channel(None);
-        let running = tokio::spawn(agent.run(stopping));
-        notify_service_manager("READY=1");
-        let pods = tokio::select! {
-            pods = lock.shutdown_requested() => pods,
-            () = interrupted() => PodsOnExit::Keep,
-        };
-        stop.send_replace(Some(pods.into()));
-        running.await.context("the agent failed")?;
-        drop(lock);
-        Ok(ExitCode::SUCCESS)
-    })
-}
-
-/// Returns `authentication.x509.clientCAFile`.
-fn client_authority(config: &KubeletConfig) -> Option<PathBuf> {
-    let file = config.untyped.get("authentication")?["x509"]["clientCAFile"].as_str()?;
-    Some(PathBuf::from(file))
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use controllers::Selection;
-use objects::FeatureGates;
 
+use super::node_options::with_gates;
 use super::target::DataDir;
 use super::{BadInput, admission, begin_logging};
 use crate::logging::LogOptions;
@@ -87,10 +87,4 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     settings.audit_log = args.audit_log_path.or(settings.audit_log);
     server::run(&settings)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
-    gates.with(text).map_err(|errors| {
-        BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
-    })
 }

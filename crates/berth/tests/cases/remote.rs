@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth::server::{Server, Settings};
+use berth::tasks::TaskError;
 use client::kind::{NAMESPACES, PODS, SERVICE_ACCOUNTS};
 use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Patience, Reflector, Remote, Scope};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Plane {
     pub(crate) settings: Settings,
     stop: watch::Sender<bool>,
-    over: tokio::task::JoinHandle<()>,
+    over: tokio::task::JoinHandle<Result<(), TaskError>>,
 }
 
 impl Plane {
@@ -36,7 +37,7 @@ impl Plane {
 
     pub(crate) async fn end(self) {
         self.stop.send(true).unwrap();
-        timeout(TIMEOUT, self.over).await.unwrap().unwrap();
+        timeout(TIMEOUT, self.over).await.unwrap().unwrap().unwrap();
     }
 }
 

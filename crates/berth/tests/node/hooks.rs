@@ -27,7 +27,7 @@ async fn a_sandbox_is_reported_while_a_post_start_hook_runs() {
     let seen = berth.until("p", made).await;
     let state = &seen["status"]["containerStatuses"][0]["state"];
     assert_eq!(state["waiting"]["reason"], "ContainerCreating", "{seen:#}");
-    let volumes = berth.settings.root.join("pods").join(&uid).join("volumes");
+    let volumes = berth.settings.agent.root.join("pods").join(&uid).join("volumes");
     std::fs::write(volumes.join("kubernetes.io~empty-dir/d/go"), "").unwrap();
     berth.until("p", |pod| phase(pod) == "Running").await;
     berth.delete("p").await;

@@ -68,12 +68,12 @@ async fn init_containers_and_sidecars_start_in_order() {
         serde_json::json!([{"name": "shared", "mountPath": "/shared"}]);
     let uid = berth.create(manifest).await;
     berth.until("ordered", |pod| phase(pod) == "Running").await;
-    let volumes = berth.settings.root.join("pods").join(&uid).join("volumes");
+    let volumes = berth.settings.agent.root.join("pods").join(&uid).join("volumes");
     let order = volumes.join("kubernetes.io~empty-dir/shared/order");
     assert_eq!(std::fs::read_to_string(order).unwrap(), "first\nside\nsecond\n");
     berth.delete("ordered").await;
     berth.gone("ordered").await;
-    assert!(!berth.settings.root.join("pods").join(&uid).exists());
+    assert!(!berth.settings.agent.root.join("pods").join(&uid).exists());
     berth.end().await;
 }
 

@@ -265,7 +265,7 @@ async fn moved_container_is_put_back_and_reported() {
     assert!(counted.contains("berth_repaired_containers_total{what=\"cpus\"} 3\n"), "{counted}");
 
     // The state files are owned by the agent as well.
-    let state = berth.settings.root.join("cpu_manager_state");
+    let state = berth.settings.agent.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
     truth::check(&berth.hands).await;
@@ -341,7 +341,7 @@ async fn only_remains_of_deleted_pods_are_removed() {
     let path = cgroups.path(&gone);
     cgroups.host().ensure(&path, &host::cgroups::Limits::default()).unwrap();
     hands.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
-    let logs = berth.settings.logs.join(format!("test_ghost_{}", gone.metadata.uid));
+    let logs = berth.settings.agent.logs.join(format!("test_ghost_{}", gone.metadata.uid));
     std::fs::create_dir_all(&logs).unwrap();
     // A cgroup with an unknown process is not removed.
     let foreign = ghost("99999999-2222-3333-4444-555555555555");

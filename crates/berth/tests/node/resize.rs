@@ -190,7 +190,7 @@ async fn memory_resize_restarts_a_container_by_policy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn resize_is_deferred_until_resources_are_free() {
     let mut berth = Berth::start(|_| {}).await;
-    let cpus = berth.settings.machine.topology.all_cpus().len();
+    let cpus = berth.settings.agent.machine.topology.all_cpus().len();
     let milli = |part: usize| json!({"requests": {"cpu": format!("{}m", cpus * part)}});
     berth.create(with("waits", milli(200))).await;
     berth.create(with("filler", milli(450))).await;
@@ -254,14 +254,14 @@ async fn memory_limit_is_not_set_below_usage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resize_allocates_and_releases_exclusive_cpus() {
-    let last = |berth: &Berth| berth.settings.machine.topology.all_cpus().last().unwrap();
+    let last = |berth: &Berth| berth.settings.agent.machine.topology.all_cpus().last().unwrap();
     let mut berth = Berth::start(|config| {
         config.cpu_manager_policy = CpuManagerPolicy::Static;
         config.reserved_system_cpus = Some("0".to_owned());
         config.feature_gates.set_named("InPlacePodVerticalScalingExclusiveCPUs", true).unwrap();
     })
     .await;
-    let all = berth.settings.machine.topology.all_cpus().clone();
+    let all = berth.settings.agent.machine.topology.all_cpus().clone();
     let own = all.len() - 1;
     let cpus = |cpu: String| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
     let mut manifest = with("pinned", cpus("500m".to_owned()));
@@ -335,7 +335,7 @@ async fn restart_rule_restarts_all_containers_in_order() {
     let ended = &after["status"]["containerStatuses"][1]["lastState"]["terminated"];
     assert_eq!(ended["reason"], "RestartingAllContainers");
     assert_eq!(after["status"]["initContainerStatuses"][0]["restartCount"], 1);
-    let volumes = berth.settings.root.join("pods").join(&uid).join("volumes");
+    let volumes = berth.settings.agent.root.join("pods").join(&uid).join("volumes");
     let runs = volumes.join("kubernetes.io~empty-dir/d/init");
     assert_eq!(std::fs::read_to_string(runs).unwrap(), "init\ninit\n");
     berth.delete("all").await;
@@ -356,7 +356,7 @@ async fn pod_resources_api_answers_on_its_socket() {
     let amounts = json!({"cpu": "1", "memory": "64Mi"});
     berth.create(with("pinned", json!({"requests": amounts, "limits": amounts}))).await;
     let pinned = berth.until("pinned", is_settled).await;
-    let here = agent::pod_resources::endpoint(OsName::Linux, &berth.settings.root).unwrap();
+    let here = agent::pod_resources::endpoint(OsName::Linux, &berth.settings.agent.root).unwrap();
     let mut client = PodResourcesListerClient::new(cri::channel(&here));
     let listed = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
     let [of] = listed.pod_resources.as_slice() else { panic!("{listed:?}") };
@@ -372,7 +372,7 @@ async fn pod_resources_api_answers_on_its_socket() {
     let none = client.get(request("nope")).await.unwrap_err();
     assert_eq!(none.message(), "pod nope in namespace test not found");
     let could = client.get_allocatable_resources(v1::AllocatableResourcesRequest {}).await.unwrap();
-    let cpus = berth.settings.machine.topology.all_cpus().len();
+    let cpus = berth.settings.agent.machine.topology.all_cpus().len();
     assert_eq!(could.into_inner().cpu_ids.len(), cpus - 1);
     berth.delete("pinned").await;
     berth.gone("pinned").await;

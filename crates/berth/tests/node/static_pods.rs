@@ -54,7 +54,7 @@ async fn static_pod_follows_its_file_and_has_a_mirror() {
     let owner = &shown["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["name"]), (&"Node".into(), &"node-1".into()));
     let first = hash(&shown).to_owned();
-    let directory = |uid: &str| berth.settings.root.join("pods").join(uid);
+    let directory = |uid: &str| berth.settings.agent.root.join("pods").join(uid);
     let (of_first, same) = (directory(&first), container_id(&shown).clone());
     assert!(of_first.exists());
 
@@ -82,7 +82,7 @@ async fn static_pod_follows_its_file_and_has_a_mirror() {
     let now = berth.until("web-node-1", other).await;
     assert_ne!(container_id(&now), &same);
     rig::wait_until(TIMEOUT, || (!of_first.exists()).then_some(())).unwrap();
-    let of_second = berth.settings.root.join("pods").join(hash(&now));
+    let of_second = berth.settings.agent.root.join("pods").join(hash(&now));
     std::fs::remove_file(manifests.join("web.json")).unwrap();
     berth.gone("web-node-1").await;
     assert!(!of_second.exists());
@@ -186,7 +186,7 @@ async fn large_log_is_rotated() {
     let script = "trap 'exit 0' TERM; for i in $(seq 1000); do echo line $i; done; \
                   while true; do echo more; sleep 1 & wait $!; done";
     let uid = berth.create(pod("chatty", &["sh", "-c", script])).await;
-    let directory = berth.settings.logs.join(format!("test_chatty_{uid}")).join("c");
+    let directory = berth.settings.agent.logs.join(format!("test_chatty_{uid}")).join("c");
     let holds = |paths: Vec<PathBuf>, line: &str| {
         paths.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)))
     };

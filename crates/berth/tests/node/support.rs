@@ -7,7 +7,8 @@ use agent::hands::Hands;
 use berth::in_process::InProcess;
 use berth::instance_lock::PodsOnExit;
 use berth::machine_source::load_machine;
-use berth::up::{Node, Settings};
+use berth::tasks::TaskError;
+use berth::up::{AgentSettings, Node, Settings};
 use client::kind::{NAMESPACES, PODS};
 use client::{Client, DeleteOptions};
 use objects::KubeletConfig;
@@ -33,7 +34,7 @@ pub(crate) struct Berth {
     /// The agent's context.
     pub(crate) hands: Arc<Hands>,
     stop: watch::Sender<Option<PodsOnExit>>,
-    running: Option<JoinHandle<()>>,
+    running: Option<JoinHandle<Result<(), TaskError>>>,
 }
 
 impl Berth {
@@ -95,16 +96,18 @@ impl Berth {
         change(&mut config);
         let settings = Settings {
             server,
-            node_name: Some("node-1".to_owned()),
-            configuration: json!({}),
-            agent_address: Some("127.0.0.1".parse().unwrap()),
-            agent_port: Some(0),
-            config,
-            machine: load_machine(None).unwrap(),
-            runtime,
-            root: here.join("agent"),
-            logs: here.join("logs"),
-            log_links: None,
+            agent: AgentSettings {
+                node_name: Some("node-1".to_owned()),
+                configuration: json!({}),
+                address: Some("127.0.0.1".parse().unwrap()),
+                port: Some(0),
+                config,
+                machine: load_machine(None).unwrap(),
+                runtime,
+                root: here.join("agent"),
+                logs: here.join("logs"),
+                log_links: None,
+            },
         };
         let (api, hands, stop, running) = begin(&settings).await;
         let berth = Berth { api, containerd, settings, hands, stop, running: Some(running) };
@@ -161,14 +164,14 @@ impl Berth {
     pub(crate) async fn end(&mut self) {
         self.stop.send_replace(Some(PodsOnExit::Keep));
         if let Some(running) = self.running.take() {
-            running.await.unwrap();
+            running.await.unwrap().unwrap();
         }
     }
 }
 
 async fn begin(
     settings: &Settings,
-) -> (Client, Arc<Hands>, watch::Sender<Option<PodsOnExit>>, JoinHandle<()>) {
+) -> (Client, Arc<Hands>, watch::Sender<Option<PodsOnExit>>, JoinHandle<Result<(), TaskError>>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");

@@ -59,7 +59,7 @@ async fn pinned_pod_keeps_its_cpus_without_a_state_file() {
     let (_, shared) = running(&berth, "shared").await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
-    let file = berth.settings.root.join("cpu_manager_state");
+    let file = berth.settings.agent.root.join("cpu_manager_state");
     let before = std::fs::read_to_string(&file).unwrap();
     for broken in [None, Some("{\"policyName\":\"static\""), Some("")] {
         berth.end().await;
@@ -110,7 +110,7 @@ async fn new_static_policy_pins_running_pods_before_the_heartbeat() {
     assert_eq!(event_messages(&berth, "own", "Placed").await, [""; 0]);
     let before = heartbeat(&berth).await;
     berth.end().await;
-    berth.settings.config.cpu_manager_policy = CpuManagerPolicy::Static;
+    berth.settings.agent.config.cpu_manager_policy = CpuManagerPolicy::Static;
     berth.restart().await;
     until("a report of the node", async || (heartbeat(&berth).await != before).then_some(())).await;
     assert_eq!((allowed(owner), allowed(shared)), (own, others));

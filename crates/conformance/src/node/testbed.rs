@@ -5,7 +5,7 @@
 //! (stop, start, start with another configuration) are applied to the agent, and those on the
 //! runtime (stop, start) to the proxy, because the runtime may have other users.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,8 @@ use super::{calls, replay};
 use crate::recorded_plugins;
 use berth::in_process::InProcess;
 use berth::server::{self, Server};
-use berth::up::AgentSettings;
+use berth::tasks::TaskError;
+use berth::up::{AgentSettings, ServingFiles};
 
 /// The recorded node's name.
 pub(super) const NODE: &str = "node-1";
@@ -128,6 +129,9 @@ impl Default for NodeVariant {
     }
 }
 
+/// A running server or agent.
+type Running = JoinHandle<Result<(), TaskError>>;
+
 #[derive(Debug)]
 pub(super) struct Testbed {
     context: ReplayContext,
@@ -136,8 +140,8 @@ pub(super) struct Testbed {
     relay: Relay,
     place: Endpoint,
     proxy_server: Option<(watch::Sender<bool>, JoinHandle<()>)>,
-    agent: Option<(watch::Sender<Option<Leave>>, JoinHandle<()>)>,
-    server: (watch::Sender<bool>, JoinHandle<()>),
+    agent: Option<(watch::Sender<Option<Leave>>, Running)>,
+    server: (watch::Sender<bool>, Running),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,
 }
@@ -235,7 +239,7 @@ impl Testbed {
         let (config, _) = objects::kubelet_config::read(&written.to_string())
             .map_err(|findings| anyhow!("the configuration is wrong: {:?}", findings.errors))?;
         let machine = planner::machine::parse(&variant.machine)?;
-        let joined = AgentSettings {
+        let settings = AgentSettings {
             node_name: Some(NODE.to_owned()),
             config,
             configuration: written,
@@ -244,11 +248,12 @@ impl Testbed {
             root: context.root(variant),
             logs: context.directory.join("logs"),
             log_links: Some(context.directory.join("links")),
-            address: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-            certificate: (None, None),
-            client_authority: Some(context.agent_client.authority()),
+            address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            port: Some(0),
         };
-        let (agent, _) = joined.prepare(self.agent_api.clone()).await?;
+        let client_authority = Some(context.agent_client.authority());
+        let files = ServingFiles { client_authority, ..ServingFiles::default() };
+        let agent = settings.join(self.agent_api.clone(), files).await?;
         let (leave, leaving) = watch::channel(None);
         self.agent = Some((leave, tokio::spawn(agent.run(leaving))));
         self.ready().await
