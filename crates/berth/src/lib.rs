@@ -9,6 +9,7 @@ pub mod instance_lock;
 pub mod logging;
 pub mod machine_source;
 pub mod memory;
+mod preflight;
 pub mod repair;
 pub mod server;
 pub mod tasks;

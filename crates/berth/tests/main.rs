@@ -2,6 +2,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+#[path = "cases/agent.rs"]
+mod agent_start;
 #[path = "cases/backup.rs"]
 mod backup;
 #[path = "cases/certificates.rs"]
