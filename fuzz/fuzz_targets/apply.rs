@@ -1,5 +1,5 @@
-//! An object applied to a pod: merged, and the same when applied again, or refused. And sets of
-//! fields: what is read is read the same after it was written.
+//! Applies an object to a pod: it is merged or rejected, and applying it again changes nothing.
+//! Sets of fields survive a round trip.
 
 #![no_main]
 

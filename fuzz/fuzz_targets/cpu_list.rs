@@ -1,4 +1,4 @@
-//! CPU lists: whatever is read is written back as the same set.
+//! CPU lists: a parsed list survives a round trip.
 
 #![no_main]
 

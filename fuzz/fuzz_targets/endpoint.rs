@@ -1,4 +1,4 @@
-//! Endpoints of runtimes: whatever is read is written back as the same endpoint, and has one path.
+//! Runtime endpoints: a parsed endpoint survives a round trip and has one path.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Kubelet configurations: a configuration or everything that is wrong with it.
+//! Kubelet configurations: a configuration, or all its errors.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Machine descriptions of any format: whatever is read survives being written as our own file.
+//! Machine descriptions of any format: a parsed machine survives a round trip through our own
+//! format.
 
 #![no_main]
 

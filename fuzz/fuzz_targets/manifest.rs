@@ -1,4 +1,4 @@
-//! Manifests of pods and workloads: workloads or errors with their places.
+//! Manifests of pods and workloads: workloads, or errors with their locations.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What is mounted, and where cgroups are: a layout or an error.
+//! Mounts and cgroup hierarchies: a layout or an error.
 
 #![no_main]
 

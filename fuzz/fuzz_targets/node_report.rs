@@ -1,5 +1,5 @@
-//! The annotations of a node: four texts with an empty line between them. Whatever is read
-//! survives being written.
+//! Annotations of a node: four texts separated by empty lines. A parsed report survives a round
+//! trip.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as JSON of a pod and of a kind with a field of any form: a canonical object, which decodes to
-//! itself and goes through the rules, or an error.
+//! Any bytes as JSON of a pod and of a kind with a free-form field: an error, or a canonical
+//! object, which decodes to itself and passes through the rules.
 
 #![no_main]
 

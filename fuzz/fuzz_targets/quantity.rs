@@ -1,4 +1,4 @@
-//! Quantities: what is read is read the same after it was written.
+//! Quantities: a parsed quantity survives a round trip.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Machines in words: a machine or an error.
+//! Machine descriptions in words: a machine or an error.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! State files: a state or an error; what is read is read the same after it was written.
+//! State files: a state or an error; a parsed state survives a round trip.
 
 #![no_main]
 

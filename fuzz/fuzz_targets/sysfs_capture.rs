@@ -1,4 +1,4 @@
-//! Captures of sysfs: a machine or an error, and what is recorded of it can be read again.
+//! Captures of sysfs: a machine or an error; a recorded capture can be read again.
 
 #![no_main]
 

@@ -8,7 +8,7 @@ use host::windows_topology::Processors;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    // The first byte says where the answer to the second question begins.
+    // The first byte gives the offset of the second buffer.
     let cut = bytes.first().map_or(0, |byte| usize::from(*byte) * 8).min(bytes.len());
     let (all, full_nodes) = bytes.split_at(cut);
     for full_nodes in [None, Some(full_nodes)] {

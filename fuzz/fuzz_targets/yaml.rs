@@ -1,5 +1,5 @@
-//! Any text as YAML: trees whose size is bounded by the text and the limits on aliases, or errors with
-//! their places.
+//! Any text as YAML: trees whose size is bounded by the text and by the alias limits, or errors
+//! with their locations.
 
 #![no_main]
 

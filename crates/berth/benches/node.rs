@@ -1,12 +1,13 @@
-//! What a node costs, and how soon its pods run, beside the same calls to containerd made directly.
+//! Measures the cost of a node and the start time of its pods, compared with the same calls made to
+//! containerd directly.
 //!
-//! `cargo bench -p berth --features rig --bench node [-- --pods 110]`, as root, with Debian's containerd,
-//! runc and busybox-static. It starts a containerd and a `berth up` of its own and prints a table; figures
-//! are in docs/measurements.md. Everything shares the machine's CPUs: load, API, agent and containerd. Berth
-//! and the direct calls take turns, as machines are faster at one time than at another.
+//! `cargo bench -p berth --features rig --bench node [-- --pods 110]`, as root, with Debian's
+//! containerd, runc and busybox-static. It starts its own containerd and `berth up` and prints a
+//! table; results are in docs/measurements.md. Load, API, agent and containerd share the machine's
+//! CPUs. Berth and the direct calls alternate, because the speed of a machine varies over time.
 //!
-//! The figures that matter: one pod and many pods within a tenth of the direct calls; 60 MB and 0.6 CPU
-//! seconds per minute with 110 idle pods, API server and agent together.
+//! Targets: one pod and many pods within a tenth of the direct calls; 60 MB and 0.6 CPU seconds per
+//! minute with 110 idle pods, API server and agent together.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a bench")]
 
@@ -29,14 +30,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 const COMMAND: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"];
-/// As many starts of pods at a time as the direct calls were fastest with.
+/// Pods started concurrently: the number with which the direct calls were fastest.
 const AT_A_TIME: usize = 8;
-/// How often one pod is started.
+/// Number of times one pod is started.
 const ROUNDS: usize = 15;
 const ROUNDS_OF_MANY: usize = 3;
-/// How many pods were started directly. The runtime keeps a name for a while.
+/// Number of pods started directly. The runtime keeps a name reserved for a while.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// How long the idle node is watched.
+/// Measurement time of the idle node.
 const IDLE: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -51,7 +52,7 @@ async fn measure(pods: usize) {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Client::new(cri::Endpoint::parse(&containerd.endpoint()).unwrap());
     runtime.connected(Duration::from_secs(30)).await.unwrap();
-    say("what one pod is to the runtime");
+    print_section("what one pod is to the runtime");
     let calls = Calls::of_one_pod(&containerd, &runtime).await;
     let direct = Direct { runtime, calls };
     let dir = tempfile::tempdir().unwrap();
@@ -59,7 +60,7 @@ async fn measure(pods: usize) {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let idle = node.resident();
 
-    say("one pod, in turn");
+    print_section("one pod, in turn");
     let (mut ones, mut direct_ones) = (Vec::new(), Vec::new());
     for number in 0..ROUNDS {
         direct_ones.push(direct.one().await);
@@ -68,12 +69,12 @@ async fn measure(pods: usize) {
     let (mut many, mut direct_many) = (Vec::new(), Vec::new());
     let (mut idle_cpu, mut full) = (0.0, 0);
     for round in 0..ROUNDS_OF_MANY {
-        say(&format!("many pods, in turn: {} of {ROUNDS_OF_MANY}", round + 1));
+        print_section(&format!("many pods, in turn: {} of {ROUNDS_OF_MANY}", round + 1));
         direct_many.push(direct.many(pods).await);
         let names: Vec<String> = (0..pods).map(|number| format!("many-{round}-{number}")).collect();
         many.push(node.many(&names).await);
         if round == 0 {
-            say("many idle pods");
+            print_section("many idle pods");
             tokio::time::sleep(Duration::from_secs(10)).await;
             let before = node.cpu_seconds();
             tokio::time::sleep(IDLE).await;
@@ -89,8 +90,8 @@ async fn measure(pods: usize) {
     println!("| resident, idle / {pods} pods | {idle} / {full} MB | – |");
     println!("| CPU seconds per minute, {pods} idle pods | {idle_cpu:.2} | – |");
     println!("| one pod, median of {ROUNDS} | {} | {} |", median(ones), median(direct_ones));
-    let row = |what: &str, of: fn(&Many) -> Duration| {
-        let all = |runs: &[Many]| runs.iter().map(of).map(seconds).collect::<Vec<_>>().join(", ");
+    let row = |what: &str, time: fn(&Many) -> Duration| {
+        let all = |runs: &[Many]| runs.iter().map(time).map(seconds).collect::<Vec<_>>().join(", ");
         println!("| {pods} pods: {what} | {} | {} |", all(&many), all(&direct_many));
     };
     row("the first runs", |many| many.first);
@@ -98,7 +99,7 @@ async fn measure(pods: usize) {
     row("all run", |many| many.all);
 }
 
-/// When the pods of one round ran.
+/// The times at which the pods of one round ran.
 struct Many {
     first: Duration,
     half: Duration,
@@ -113,7 +114,7 @@ impl Many {
     }
 }
 
-fn say(what: &str) {
+fn print_section(what: &str) {
     eprintln!("node: {what}");
 }
 
@@ -126,17 +127,17 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// What Berth asks of the runtime for a pod.
+/// The calls that Berth makes to the runtime for a pod.
 #[derive(Clone)]
 struct Calls {
     sandbox: v1::RunPodSandboxRequest,
     container: v1::CreateContainerRequest,
-    /// Files that are mounted.
+    /// The mounted files.
     _files: Arc<tempfile::TempDir>,
 }
 
 impl Calls {
-    /// As they pass by when a node starts a pod.
+    /// Records the calls while a node starts a pod.
     async fn of_one_pod(containerd: &Containerd, runtime: &cri::Client) -> Calls {
         let dir = tempfile::tempdir().unwrap();
         let place = format!("unix://{}", dir.path().join("cri.sock").display());
@@ -149,12 +150,13 @@ impl Calls {
         let names = ["model".to_owned()];
         node.many(&names).await;
         let passed = relay.calls().since(0);
-        let asked = |method: &str| {
+        let request = |method: &str| {
             let mut passed = passed.iter().filter(|passed| passed.method == method);
             passed.next().unwrap().request.clone()
         };
-        let mut sandbox = v1::RunPodSandboxRequest::decode(&*asked("RunPodSandbox")).unwrap();
-        let mut container = v1::CreateContainerRequest::decode(&*asked("CreateContainer")).unwrap();
+        let mut sandbox = v1::RunPodSandboxRequest::decode(&*request("RunPodSandbox")).unwrap();
+        let mut container =
+            v1::CreateContainerRequest::decode(&*request("CreateContainer")).unwrap();
         let files = tempfile::tempdir().unwrap();
         let config = container.config.as_mut().unwrap();
         for (number, mount) in config.mounts.iter_mut().enumerate() {
@@ -162,7 +164,7 @@ impl Calls {
             std::fs::copy(&mount.host_path, &copy).unwrap();
             mount.host_path = copy.display().to_string();
         }
-        // Without them nobody takes it for a pod of the node's.
+        // Without labels the agent does not adopt it as a pod of the node.
         config.labels.clear();
         let sandbox_config = sandbox.config.as_mut().unwrap();
         sandbox_config.labels.clear();
@@ -174,7 +176,7 @@ impl Calls {
         Calls { sandbox, container, _files: Arc::new(files) }
     }
 
-    /// The same for another pod: its name, and a cgroup that nobody has made yet.
+    /// Repeats the calls for another pod, with a new name and cgroup.
     async fn start(mut self, runtime: &cri::Client) -> String {
         let name = format!("direct-{}", STARTED.fetch_add(1, Ordering::Relaxed));
         let config = self.sandbox.config.as_mut().unwrap();
@@ -193,14 +195,14 @@ impl Calls {
     }
 }
 
-/// The runtime, spoken to without a node.
+/// The runtime without a node.
 struct Direct {
     runtime: cri::Client,
     calls: Calls,
 }
 
 impl Direct {
-    /// How long one pod takes.
+    /// Returns the start time of one pod.
     async fn one(&self) -> Duration {
         let started = Instant::now();
         let sandbox = self.calls.clone().start(&self.runtime).await;
@@ -241,15 +243,15 @@ async fn remove(runtime: &cri::Client, id: String) {
     runtime.call(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await.unwrap();
 }
 
-/// When each pod was first seen to run, by name; pods that are gone are not in it.
-type Seen = HashMap<String, Option<Instant>>;
+/// The time at which each pod first ran, by name. Deleted pods are removed.
+type StartTimes = HashMap<String, Option<Instant>>;
 
-/// A `berth up`, watched.
+/// A `berth up` process with a watch on its pods.
 struct Node {
     process: Child,
     up_after: Duration,
     api: Client,
-    seen: watch::Receiver<Seen>,
+    start_times: watch::Receiver<StartTimes>,
 }
 
 impl Node {
@@ -283,17 +285,17 @@ impl Node {
         let kubeconfig = Kubeconfig::read(&dir.join("data/kubeconfig")).unwrap();
         let remote = Remote::new(kubeconfig, "bench", Timeouts::default()).unwrap();
         let api = Client::new(Arc::new(remote), "bench");
-        let (tell, seen) = watch::channel(Seen::new());
+        let (sender, start_times) = watch::channel(StartTimes::new());
         let read = |raw: &serde_json::value::RawValue| serde_json::from_str::<Value>(raw.get());
         let reflector = Reflector::new(api.clone(), PODS, Scope::default(), read);
         tokio::spawn(reflector.run(move |change| {
-            tell.send_modify(|seen| take(seen, change));
+            sender.send_modify(|start_times| take(start_times, change));
             true
         }));
-        Node { process, up_after, api, seen }
+        Node { process, up_after, api, start_times }
     }
 
-    /// How long one pod takes, from before it is created until it is seen to run.
+    /// Returns the time from creating one pod until it runs.
     async fn one(&mut self, number: usize) -> Duration {
         let names = [format!("one-{number}")];
         let took = self.many(&names).await.all;
@@ -317,16 +319,17 @@ impl Node {
         for name in names {
             self.api.delete(PODS, "default", name, &DeleteOptions::default()).await.unwrap();
         }
-        self.seen.wait_for(Seen::is_empty).await.unwrap();
+        self.start_times.wait_for(StartTimes::is_empty).await.unwrap();
     }
 
-    /// Waits until all of them run, and says since when.
+    /// Waits until all pods run, and returns the time at which each started.
     async fn all_run(&mut self, names: &[String]) -> Vec<Instant> {
-        let times = |seen: &Seen| -> Option<Vec<Instant>> {
-            names.iter().map(|name| seen.get(name).copied().flatten()).collect()
+        let times = |start_times: &StartTimes| -> Option<Vec<Instant>> {
+            names.iter().map(|name| start_times.get(name).copied().flatten()).collect()
         };
-        let seen = self.seen.wait_for(|seen| times(seen).is_some()).await.unwrap();
-        times(&seen).unwrap()
+        let start_times =
+            self.start_times.wait_for(|start_times| times(start_times).is_some()).await.unwrap();
+        times(&start_times).unwrap()
     }
 
     fn proc(&self, file: &str) -> String {
@@ -334,14 +337,14 @@ impl Node {
         std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap()
     }
 
-    /// Megabytes.
+    /// Returns the resident memory in megabytes.
     fn resident(&self) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1000
     }
 
-    /// Ticks are hundredths of a second on every Linux there is.
+    /// A tick is a hundredth of a second on every supported Linux.
     fn cpu_seconds(&self) -> f64 {
         let stat = self.proc("stat");
         let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
@@ -350,10 +353,10 @@ impl Node {
     }
 }
 
-fn take(seen: &mut Seen, change: Change<Value>) {
+fn take(start_times: &mut StartTimes, change: Change<Value>) {
     let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
     let mut note = |pod: &Value| {
-        let entry = seen.entry(name(pod)).or_default();
+        let entry = start_times.entry(name(pod)).or_default();
         if entry.is_none() && pod["status"]["phase"] == "Running" {
             *entry = Some(Instant::now());
         }
@@ -362,7 +365,7 @@ fn take(seen: &mut Seen, change: Change<Value>) {
         Change::Replaced { all, .. } => all.iter().for_each(|(_, _, pod)| note(pod)),
         Change::Applied { object, .. } => note(&object),
         Change::Removed { key, .. } => {
-            seen.remove(key.name());
+            start_times.remove(key.name());
         }
         Change::Bookmark { .. } => {}
     }
@@ -373,7 +376,7 @@ async fn create(api: &Client, name: &str) {
         "metadata": {"name": name},
         "spec": {
             "nodeName": "node-1", "hostNetwork": true, "terminationGracePeriodSeconds": 5,
-            // As where the kubelet was measured.
+            // The kubelet was measured with the same setting.
             "automountServiceAccountToken": false,
             "containers": [{
                 "name": "c", "image": rig::BUSYBOX, "imagePullPolicy": "Never", "command": COMMAND,

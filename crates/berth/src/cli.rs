@@ -9,20 +9,23 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use thiserror::Error;
 
 mod admission;
+mod agent;
 mod backup;
 mod bench;
 mod config;
 mod explain;
 mod input;
 mod node;
-mod place;
+mod node_options;
 mod plan;
 mod server;
 mod state;
 mod store;
+mod target;
 mod topology;
 mod version;
 
+use crate::logging::{self, LogOptions};
 use crate::terminal::{Colours, Terminal};
 
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
@@ -32,15 +35,15 @@ use crate::terminal::{Colours, Terminal};
     version,
     max_term_width = 100,
     after_help = "Examples:\n  \
-        berth topology                               what is this machine made of?\n  \
-        berth plan -f pods.yaml                      where would they land on this machine?\n  \
-        berth plan -f pods.yaml --machine 2x4x16x2   ... and on one with 256 CPUs?\n  \
-        berth config generate > kubelet.yaml         settings that add up for this machine\n  \
-        berth up --data-dir ./here                   a node on this machine, with its own API\n  \
-        BERTH_DATA_DIR=./here berth status           ... and how it is\n\n\
-        status, explain, down and backup find a node by --data-dir, BERTH_DATA_DIR, KUBECONFIG, or in\n\
+        berth topology                               show this machine\n  \
+        berth plan -f pods.yaml                      place pods on this machine (dry run)\n  \
+        berth plan -f pods.yaml --machine 2x4x16x2   ... or on one with 256 CPUs\n  \
+        berth config generate > kubelet.yaml         a configuration for this machine\n  \
+        berth up --data-dir ./here                   run a node with its own API server\n  \
+        BERTH_DATA_DIR=./here berth status           ... and show its status\n\n\
+        status, explain, down and backup find the node by --data-dir, BERTH_DATA_DIR, KUBECONFIG, or in\n\
         /var/lib/berth, in this order.\n\n\
-        Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 some pods were refused."
+        Exit codes: 0 success, 1 failure, 2 invalid usage or input, 3 some pods were refused."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -49,60 +52,65 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what a machine is made of: this one or any other
+    /// Show the topology of this machine or of another one
     Topology(topology::TopologyArgs),
-    /// Show where pods would land, on this machine or on any other
+    /// Show where pods would be placed, on this machine or on others
     Plan(Box<plan::PlanArgs>),
-    /// Check, show or write a kubelet's configuration
+    /// Check, show or generate a kubelet configuration
     Config(config::ConfigArgs),
     /// Show, check or migrate the state files of a kubelet
     State(state::StateArgs),
-    /// Run a whole node in one process: API, scheduler, and the agent of this machine
+    /// Run a complete node in one process: API server, scheduler, controllers and agent
     Up(node::UpArgs),
-    /// End a node that `berth up` runs
+    /// Stop a node started by `berth up`
     Down(node::DownArgs),
-    /// Say how a node is that `berth up` runs
+    /// Show the status of a node started by `berth up`
     Status(node::StatusArgs),
-    /// Say why a pod is where it is, or what sits where on a node
+    /// Explain the placement of a pod, or show the allocations of a node
     Explain(explain::ExplainArgs),
-    /// Run the agent of this machine alone, for an API server elsewhere
-    Agent(node::AgentArgs),
-    /// Run the control plane: an API server kubectl is at home with
+    /// Run the node agent alone, for an existing API server
+    Agent(agent::AgentArgs),
+    /// Run the control plane (API server, scheduler, controllers)
     Server(server::ServerArgs),
-    /// Put all that a control plane knows somewhere safe, while it runs
+    /// Back up a control plane (online)
     Backup(backup::BackupArgs),
-    /// Make a control plane from a backup
+    /// Restore a control plane from a backup
     Restore(backup::RestoreArgs),
-    /// Check or repair what a control plane has stored
+    /// Check or repair the store of a control plane
     Store(store::StoreArgs),
-    /// Measure a control plane under load
+    /// Benchmark a control plane
     Bench(bench::BenchArgs),
-    /// Print the version of Berth, and of Kubernetes whose behaviour it has
+    /// Print the versions of Berth and of the Kubernetes release that it implements
     Version(version::VersionArgs),
-    /// Print completions for a shell
+    /// Print shell completions
     #[command(
         after_help = "Examples:\n  berth completions bash > /etc/bash_completion.d/berth\n  \
         berth completions powershell >> $PROFILE"
     )]
     Completions {
-        /// The shell to complete in
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
 
-/// What the user gave cannot be used; the text says why, one line per problem.
+/// Invalid input from the user, one line per problem.
 #[derive(Debug, Error)]
 #[error("{}", .0.join("\n"))]
 struct BadInput(Vec<String>);
 
 impl BadInput {
-    /// One problem.
+    /// Wraps a single problem.
     fn new(problem: impl Into<String>) -> BadInput {
         BadInput(vec![problem.into()])
     }
 }
 
-/// Runs the command line of this process.
+/// Starts logging; an invalid `RUST_LOG` is invalid input.
+fn begin_logging(options: &LogOptions) -> Result<(), BadInput> {
+    logging::begin(options).map_err(|error| BadInput::new(error.to_string()))
+}
+
+/// Runs the command line of this process and returns its exit code.
 pub fn main() -> ExitCode {
     match run(Cli::parse_from(explain::split_resource(std::env::args_os().collect()))) {
         Ok(code) => code,
@@ -142,7 +150,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Down(args) => node::down(&args),
         Command::Status(args) => node::status(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Agent(args) => node::agent(args),
+        Command::Agent(args) => agent::run_agent(args),
         Command::State(args) => state::run(args),
         Command::Version(args) => version::run(&args),
     }

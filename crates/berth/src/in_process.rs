@@ -1,7 +1,7 @@
-//! The loops' way to an API server in the same process: [`InProcess`], a transport that is a call.
+//! A transport to the API server in the same process: [`InProcess`].
 //!
-//! Nothing is encrypted, no connection is opened and no credential is checked: the caller says who it
-//! is. Everything else is as it would be from outside.
+//! It uses no encryption, connection or credential: the caller states its user. Everything else is
+//! the same as for a remote client.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Speaks to the API in the name of one of the process's own loops.
+    /// Creates a transport that sends requests as one of the process's own components.
     #[must_use]
     pub fn new(api: Api, name: &str) -> InProcess {
         InProcess { api, user: User::internal(name) }

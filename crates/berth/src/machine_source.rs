@@ -1,8 +1,8 @@
-//! Where a machine's description comes from: this machine, a file, a directory, standard input,
-//! or a line of words.
+//! Sources of a machine description: this machine, a file, a directory, standard input, or a
+//! description in words.
 //!
-//! Main entry: [`load_machine`], for every command that takes a machine. Formats of texts are
-//! `planner`'s business, sysfs and captures are `host`'s; this module only finds out which it is.
+//! Main entry: [`load_machine`], for every command that takes a machine. `planner` parses text
+//! formats, `host` reads sysfs and captures; this module only detects which it is.
 
 use objects::pod::OsName;
 use std::fs::File;
@@ -16,20 +16,20 @@ use placement::Machine;
 use placement::Topology;
 use planner::machine::{Format, MAX_TEXT, lscpu};
 
-/// What an argument names.
+/// The source that an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     ThisMachine,
     StandardInput,
     File(PathBuf),
-    /// The tree itself, with where its `proc` is.
+    /// A sysfs tree, with the matching `proc` if there is one.
     Sysfs(PathBuf, Option<PathBuf>),
     /// `2 sockets x 8 cores`.
     Words(String),
 }
 
-/// Reads the machine an argument names; this machine, without a name, if there is none. What
-/// discovery found odd is told on standard error.
+/// Reads the machine that an argument names; without one, this machine, unnamed. Prints anomalies
+/// of the description to standard error.
 pub fn load_machine(argument: Option<&str>) -> anyhow::Result<Machine> {
     let (machine, anomalies) = Source::of(argument)?.read()?;
     let from = argument.unwrap_or("this machine");
@@ -64,7 +64,7 @@ impl Source {
         Ok(Source::Words(text.to_owned()))
     }
 
-    /// The machine and what was odd about its description.
+    /// Reads the machine and the anomalies of its description.
     pub fn read(&self) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
         match self {
             Source::ThisMachine => {
@@ -94,8 +94,9 @@ impl Source {
                 Ok((named(topology, OsName::Linux, &sys.display().to_string()), anomalies))
             }
             Source::Words(text) => {
-                let mut machine = planner::machine::parse(text)
-                    .with_context(|| format!("{text:?} is no file, so it was read as a shape"))?;
+                let mut machine = planner::machine::parse(text).with_context(|| {
+                    format!("{text:?} is not a file, so it was parsed as a description")
+                })?;
                 if machine.name.is_empty() {
                     machine.name.clone_from(text);
                 }
@@ -105,7 +106,7 @@ impl Source {
     }
 }
 
-/// The tree of a directory that is a `sys`, or has one.
+/// Returns the tree of a directory that is or contains a `sys`.
 pub fn sysfs(directory: &Path) -> Option<Source> {
     const CPUS: &str = "devices/system/cpu";
     let proc_in = |parent: &Path| Some(parent.join("proc")).filter(|proc| proc.is_dir());
@@ -162,7 +163,7 @@ fn read_text(from: impl Read) -> anyhow::Result<String> {
     String::from_utf8(bytes).context("not UTF-8 text")
 }
 
-/// Whether somebody meant a file that is not there, rather than a shape.
+/// Reports whether the text looks like a missing file rather than a description.
 fn looks_like_a_path(text: &str) -> bool {
     let endings = [".yaml", ".yml", ".json", ".xml", ".txt"];
     text.contains(['/', '\\']) || endings.iter().any(|ending| text.ends_with(ending))
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_a_shape_and_a_missing_file_is_missed() {
+    fn missing_file_is_not_taken_for_a_description() {
         let source = |text: &str| Source::of(Some(text));
         assert_eq!(
             source("2 sockets x 8 cores").unwrap(),

@@ -10,7 +10,8 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 unsafe extern "C" {
-    /// Gives back what the current thread's heap and the arenas have free; at once if `force`.
+    /// Returns free memory of the current thread's heap and of the arenas to the system; at once if
+    /// `force`.
     fn mi_collect(force: bool);
 }
 

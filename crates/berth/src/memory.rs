@@ -1,36 +1,43 @@
-//! Memory that is given back to the system after a load: [`runtime`].
+//! Returns memory to the system after a load: [`block_on`].
 //!
-//! An allocator with a heap for each thread keeps what a thread has freed until that thread allocates
-//! again. A worker that sleeps after a load would keep it for ever. So workers of long-lived processes
-//! release what they have when they fall asleep. The allocator is chosen by the binary, which says how.
+//! An allocator with a heap per thread keeps memory that a thread has freed until that thread
+//! allocates again. A worker that sleeps after a load would keep it for ever. So workers of
+//! long-lived processes release free memory before they sleep. The binary chooses the allocator and
+//! sets the function to release with.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle};
 
 static RELEASE: OnceLock<fn()> = OnceLock::new();
 
-/// How often a thread releases memory. Falling asleep is frequent, and going through a heap is not
-/// free.
+/// Minimum interval between two releases by a thread: threads sleep often, and walking a heap is
+/// not free.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often workers that sleep are woken to do it.
+/// Interval at which sleeping workers are woken to release memory.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// Sets the function that gives back what the current thread has freed. The first call counts.
+/// Sets the function that releases the current thread's free memory. Only the first call has an
+/// effect.
 pub fn release_with(release: fn()) {
     let _ = RELEASE.set(release);
 }
 
-/// Makes the runtime of a process that serves for a long time.
-pub(crate) fn runtime() -> io::Result<Runtime> {
+/// Runs the work of a process on a runtime that releases memory.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime =
         Builder::new_multi_thread().enable_all().on_thread_park(release_sometimes).build()?;
-    runtime.spawn(wake_workers());
-    Ok(runtime)
+    Ok(runtime.block_on(async {
+        tokio::select! {
+            result = work => result,
+            never = wake_workers() => match never {},
+        }
+    }))
 }
 
 #[allow(
@@ -55,8 +62,8 @@ fn release_sometimes() {
     }
 }
 
-/// Wakes the workers now and then: one that finds a queue with more than one task wakes another.
-async fn wake_workers() {
+/// Wakes the workers: a worker that finds more than one queued task wakes another.
+async fn wake_workers() -> Infallible {
     let tasks = Handle::current().metrics().num_workers() * 8;
     loop {
         tokio::time::sleep(ROUND).await;

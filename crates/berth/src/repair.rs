@@ -17,20 +17,20 @@ use anyhow::{Context as _, Result, bail};
 use store::{Examination, Store};
 use thiserror::Error;
 
-use crate::presence::Presence;
+use crate::instance_lock::InstanceLock;
 
 const UNFINISHED: &str = ".store.unfinished";
 const REPAIRED: &str = "store.repaired";
 
-/// The most damaged stores that are kept of one data directory.
+/// Maximum number of damaged stores kept in one data directory.
 const MAX_DAMAGED: u32 = 99;
 
-/// An error that the caller can correct; all others are failures.
+/// An error that the user can correct; all others are failures.
 #[derive(Debug, Error)]
-pub enum Unfit {
+pub enum RepairError {
     #[error("{} has no store; --data-dir names the directory of a server or node", .0.display())]
     NothingThere(PathBuf),
-    #[error("a server or node runs on {dir}; end it first (berth down --data-dir {dir})", dir = .0.display())]
+    #[error("a server or node runs on {dir}; stop it first (berth down --data-dir {dir})", dir = .0.display())]
     Running(PathBuf),
     #[error("{} has {MAX_DAMAGED} damaged stores already; remove those that are not needed", .0.display())]
     TooManyDamaged(PathBuf),
@@ -47,37 +47,37 @@ pub enum Repair {
     Finished,
 }
 
-/// Becomes the one process on a data directory that exists.
-fn alone(data_dir: &Path) -> Result<Presence> {
+/// Locks an existing data directory.
+fn acquire_lock(data_dir: &Path) -> Result<InstanceLock> {
     if !data_dir.join("store").exists() && !data_dir.join(REPAIRED).exists() {
-        bail!(Unfit::NothingThere(data_dir.to_owned()));
+        bail!(RepairError::NothingThere(data_dir.to_owned()));
     }
-    let presence = Presence::take(data_dir);
-    let presence = presence.with_context(|| format!("cannot use {}", data_dir.display()))?;
-    presence.ok_or_else(|| Unfit::Running(data_dir.to_owned()).into())
+    let lock = InstanceLock::acquire(data_dir);
+    let lock = lock.with_context(|| format!("cannot use {}", data_dir.display()))?;
+    lock.ok_or_else(|| RepairError::Running(data_dir.to_owned()).into())
 }
 
 fn is_store(path: &Path) -> Result<bool> {
     Store::is_in(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reports what is in the store of a data directory and what of it is lost. Changes nothing.
+/// Reports the contents and losses of a data directory's store, without changing it.
 pub fn examine(data_dir: &Path) -> Result<Examination> {
-    let _presence = alone(data_dir)?;
+    let _lock = acquire_lock(data_dir)?;
     let place = data_dir.join("store");
     if !is_store(&place)? {
-        bail!(Unfit::NothingThere(data_dir.to_owned()));
+        bail!(RepairError::NothingThere(data_dir.to_owned()));
     }
     Ok(Store::examine(&place)?)
 }
 
-/// Puts a store in the place of a damaged one that has everything of it that can be read.
+/// Replaces a damaged store by one with everything that can be read.
 pub fn repair(data_dir: &Path) -> Result<Repair> {
-    let _presence = alone(data_dir)?;
+    let _lock = acquire_lock(data_dir)?;
     let (place, repaired) = (data_dir.join("store"), data_dir.join(REPAIRED));
     if !is_store(&place)? {
         if !is_store(&repaired)? {
-            bail!(Unfit::NothingThere(data_dir.to_owned()));
+            bail!(RepairError::NothingThere(data_dir.to_owned()));
         }
         // A start without a store has left an empty directory.
         remove(&place)?;
@@ -97,7 +97,7 @@ pub fn repair(data_dir: &Path) -> Result<Repair> {
     let kept = (1..=MAX_DAMAGED)
         .map(|number| data_dir.join(format!("store.damaged-{number}")))
         .find(|path| path.symlink_metadata().is_err())
-        .ok_or_else(|| Unfit::TooManyDamaged(data_dir.to_owned()))?;
+        .ok_or_else(|| RepairError::TooManyDamaged(data_dir.to_owned()))?;
     rename(&unfinished, &repaired)?;
     rename(&place, &kept)?;
     rename(&repaired, &place)?;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repaired_store_has_the_rest_and_the_damaged_one_is_kept() {
+    fn repair_keeps_readable_keys_and_the_damaged_store() {
         let dir = damaged();
         let found = examine(dir.path()).unwrap();
         assert!(!found.is_intact());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_was_interrupted_is_begun_anew_or_finished() {
+    fn interrupted_repair_is_restarted_or_finished() {
         let dir = damaged();
         let at = |name: &str| dir.path().join(name);
         // Before anything was renamed, and after the new store was complete.
@@ -185,17 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_or_is_not_there_is_not_touched() {
+    fn running_or_missing_store_is_left_unchanged() {
         let dir = damaged();
-        let presence = Presence::take(dir.path()).unwrap();
+        let lock = InstanceLock::acquire(dir.path()).unwrap();
         for refused in [examine(dir.path()).map(|_| ()), repair(dir.path()).map(|_| ())] {
-            let unfit = refused.unwrap_err().downcast::<Unfit>().unwrap();
-            assert!(matches!(unfit, Unfit::Running(_)), "{unfit}");
+            let unfit = refused.unwrap_err().downcast::<RepairError>().unwrap();
+            assert!(matches!(unfit, RepairError::Running(_)), "{unfit}");
         }
-        drop(presence);
+        drop(lock);
         let nowhere = dir.path().join("nowhere");
-        let unfit = repair(&nowhere).unwrap_err().downcast::<Unfit>().unwrap();
-        assert!(matches!(unfit, Unfit::NothingThere(_)), "{unfit}");
+        let unfit = repair(&nowhere).unwrap_err().downcast::<RepairError>().unwrap();
+        assert!(matches!(unfit, RepairError::NothingThere(_)), "{unfit}");
         assert!(!nowhere.exists());
     }
 }

@@ -1,6 +1,6 @@
-//! The control plane as a process: store, API, keys, socket, and an orderly end.
+//! The control plane as a process: store, API, keys, socket and an orderly shutdown.
 //!
-//! [`run`] reads as a story. Main type: [`Settings`]. Nothing is decided here.
+//! [`run`] shows the sequence. Main type: [`Settings`]. Nothing is decided here.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
@@ -19,35 +19,36 @@ use objects::{FeatureGates, Gate};
 use store::Store;
 use tokio::sync::watch;
 
+use crate::bind_error;
 use crate::in_process::InProcess;
-use crate::listening;
-use crate::presence::Presence;
+use crate::instance_lock::InstanceLock;
+use crate::tasks::{TaskError, TaskSet};
 
 pub(crate) mod authorities;
 mod certificates;
+pub(crate) mod maintenance;
 mod settings_file;
-pub(crate) mod upkeep;
 
 pub use certificates::Certificates;
 
-/// What the control plane is told.
+/// The settings of a control plane.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub data_dir: PathBuf,
     pub gates: FeatureGates,
-    /// Which admission plug-ins are on.
+    /// The enabled admission plugins.
     pub plugins: Plugins,
     pub address: SocketAddr,
-    /// The address clients are told of if the server listens on all there are.
+    /// The address published to clients if the server listens on all addresses.
     pub advertise: Option<IpAddr>,
-    /// Names and addresses clients reach the server by, beside the usual ones.
+    /// Additional names and addresses of the server.
     pub names: Vec<String>,
     pub allow_privileged: bool,
     pub service_range: String,
     pub audit_log: Option<PathBuf>,
-    /// Which loops run beside the API, and how.
+    /// The controllers to run, with their options.
     pub controllers: controllers::Options,
-    /// The time that certificates are made and checked by.
+    /// The clock for certificates.
     pub clock: Clock,
 }
 
@@ -69,7 +70,7 @@ impl Settings {
         }
     }
 
-    /// Where clients find a server that listens on an address.
+    /// Returns the address published to clients of a server bound to `bound`.
     fn advertised(&self, bound: SocketAddr) -> SocketAddr {
         match (bound.ip().is_unspecified(), self.advertise) {
             (false, _) => bound,
@@ -78,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// Takes what a file says; the complaints name file, line and field.
+    /// Reads settings from a file; errors name file, line and field.
     pub fn read(&mut self, file: &Path) -> Result<(), Vec<String>> {
         settings_file::read(self, file)
     }
@@ -87,44 +88,42 @@ impl Settings {
 /// Serves until the process is asked to stop.
 pub fn run(settings: &Settings) -> Result<()> {
     let started = Instant::now();
-    crate::logging::begin();
-    upkeep::raise_limits();
-    let presence = presence_on(&settings.data_dir)?;
+    maintenance::raise_limits();
+    let lock = lock_data_dir(&settings.data_dir)?;
     let (stop, stopping) = watch::channel(false);
     let interrupted = stop.clone();
     ctrlc::set_handler(move || {
-        // Nobody listens any more if the server has ended already.
+        // The server may have stopped already.
         let _ = interrupted.send(true);
     })
-    .context("cannot be told when to stop")?;
-    let runtime = crate::memory::runtime()?;
-    runtime.block_on(async {
+    .context("failed to install the signal handler")?;
+    crate::memory::block_on(async {
         let server = Server::start(settings).await?;
         server.announce(settings, started.elapsed());
-        let asked = async {
-            presence.asked_to_end().await;
+        let shutdown = async {
+            lock.shutdown_requested().await;
             let _ = stop.send(true);
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = server.serve(stopping) => {}
-            () = asked => {}
+            served = server.serve(stopping) => served?,
+            () = shutdown => {}
         }
-        eprintln!("stopped");
+        tracing::info!("stopped");
         Ok(())
-    })
+    })?
 }
 
-/// Becomes the one process on a data directory.
-pub(crate) fn presence_on(data_dir: &Path) -> Result<Presence> {
+/// Locks a data directory for this process.
+pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<InstanceLock> {
     let dir = data_dir.display();
-    let taken = Presence::take(data_dir).with_context(|| format!("cannot use {dir}"))?;
+    let taken = InstanceLock::acquire(data_dir).with_context(|| format!("cannot use {dir}"))?;
     taken.with_context(|| {
-        format!("a server or node runs on {dir} already; berth down --data-dir {dir} ends it")
+        format!("a server or node already runs on {dir}; stop it with berth down --data-dir {dir}")
     })
 }
 
-/// A control plane that is about to serve.
+/// A control plane that is ready to serve.
 #[derive(Debug)]
 pub struct Server {
     store: Store,
@@ -132,30 +131,29 @@ pub struct Server {
     listener: Listener,
     address: SocketAddr,
     advertised: SocketAddr,
-    loops: controllers::Handle,
+    controllers: controllers::Handle,
     certificates: Certificates,
 }
 
 impl Server {
-    /// Opens the store, makes what is missing, and binds the socket.
+    /// Opens the store, creates missing files, and binds the socket.
     pub async fn start(settings: &Settings) -> Result<Server> {
         let dir = &settings.data_dir;
-        // Keys, and secrets of all namespaces.
+        // They hold keys, and secrets of all namespaces.
         for private in [dir.join("pki"), dir.join("store")] {
             host::files::make_private_directory(&private)?;
         }
         refuse_keys_without_a_store(dir)?;
-        let store = upkeep::open(dir)?;
+        let store = maintenance::open(dir)?;
         let certificates =
             Certificates::load_or_make(dir, server_names(settings), settings.clock.clone())?;
         if let Some(audit_log) = &settings.audit_log {
             make_private_file(audit_log)?;
         }
         let tls = certificates.tls();
-        let listener =
-            Listener::bind_with(settings.address, tls, Limits::default()).await.map_err(
-                |error| listening::explained(error, settings.address, "--https-listen-port"),
-            )?;
+        let listener = Listener::bind_with(settings.address, tls, Limits::default())
+            .await
+            .map_err(|error| bind_error::explain(error, settings.address, "--https-listen-port"))?;
         let address = listener.address()?;
         let advertised = settings.advertised(address);
         let options = apiserver::Options {
@@ -166,15 +164,15 @@ impl Server {
             advertised: advertised.to_string(),
             token_secret: certificates.token_secret(),
             audit_log: settings.audit_log.clone(),
-            agents: Some(certificates.way_to_agents()),
+            agents: Some(certificates.agent_dialer()),
             ..apiserver::Options::default()
         };
-        let api = Api::new(store.clone(), options)
-            .await
-            .map_err(|refusal| anyhow::anyhow!("the API cannot start: {}", refusal.message))?;
+        let api = Api::new(store.clone(), options).await.map_err(|refusal| {
+            anyhow::anyhow!("failed to start the API server: {}", refusal.message)
+        })?;
         certificates.publish(reachable(address))?;
-        let loops = start_loops(&api, settings, &certificates, store.clone())?;
-        Ok(Server { store, api, listener, address, advertised, loops, certificates })
+        let controllers = start_controllers(&api, settings, &certificates, store.clone())?;
+        Ok(Server { store, api, listener, address, advertised, controllers, certificates })
     }
 
     #[must_use]
@@ -182,13 +180,13 @@ impl Server {
         self.address
     }
 
-    /// Where clients find it; its certificate is good for that.
+    /// Returns the address published to clients; the certificate includes it.
     #[must_use]
     pub fn advertised(&self) -> SocketAddr {
         self.advertised
     }
 
-    /// The certificates of the node's servers and clients.
+    /// Returns the certificates of the node's servers and clients.
     #[must_use]
     pub fn certificates(&self) -> &Certificates {
         &self.certificates
@@ -207,28 +205,38 @@ impl Server {
             self.address,
             kubeconfig.display(),
         );
-        // Nobody may be reading.
+        // Standard output may be closed.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
 
-    /// Serves until told to stop; then everything acknowledged is on disk.
-    pub async fn serve(self, mut stop: watch::Receiver<bool>) {
-        let compacting = tokio::spawn(upkeep::forget_history(self.store.clone()));
-        let renewing = tokio::spawn(self.certificates.keep_current());
-        self.listener.serve(self.api, stop.clone()).await;
-        // The listener ends only when told to.
-        let _ = stop.wait_for(|stopping| *stopping).await;
-        self.loops.stop().await;
-        compacting.abort();
-        renewing.abort();
+    /// Serves until `stop` is set; then every acknowledged write is on disk. A background task that ends
+    /// earlier ends the server too.
+    pub async fn serve(self, stop: watch::Receiver<bool>) -> Result<(), TaskError> {
+        let mut tasks = TaskSet::default();
+        tasks.spawn("history compaction", maintenance::compact_history(self.store.clone()));
+        tasks.spawn("certificate renewal", self.certificates.keep_current());
+        let mut listening = tokio::spawn(self.listener.serve(self.api, stop.clone()));
+        let served = tokio::select! {
+            ended = &mut listening => match ended {
+                Ok(()) if *stop.borrow() || stop.has_changed().is_err() => Ok(()),
+                ended => Err(TaskError::unexpected("API listener", ended)),
+            },
+            error = tasks.failure() => {
+                listening.abort();
+                Err(error)
+            }
+        };
+        self.controllers.stop().await;
+        tasks.stop().await;
         let store = self.store;
         // Joining the store's threads may take as long as its last write.
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
+        served
     }
 }
 
-/// The loops that turn what is wanted into what is, on the API in this process.
-fn start_loops(
+/// Starts the controllers on the API server of this process.
+fn start_controllers(
     api: &Api,
     settings: &Settings,
     certificates: &Certificates,
@@ -239,15 +247,15 @@ fn start_loops(
     let mut options = settings.controllers.clone();
     options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
     options.root_ca = Some(certificates.bundle());
-    let loops = controllers::run(&client, options)?;
-    let counters = Arc::clone(loops.counters());
+    let controllers = controllers::run(&client, options)?;
+    let counters = Arc::clone(controllers.counters());
     api.register_metrics(Box::new(move || {
-        render_readings(&counters.readings()) + &upkeep::render_metrics(&store)
+        render_readings(&counters.readings()) + &maintenance::render_metrics(&store)
     }));
-    Ok(loops)
+    Ok(controllers)
 }
 
-/// The loops' counters in Prometheus' text form.
+/// Renders the controllers' metrics in the Prometheus text format.
 fn render_readings(readings: &[controllers::Reading]) -> String {
     let mut text = String::new();
     let mut last = "";
@@ -265,7 +273,7 @@ fn render_readings(readings: &[controllers::Reading]) -> String {
     text
 }
 
-/// Refuses to begin a new cluster with the keys of one whose store is gone.
+/// Refuses to start a new cluster with the keys of one whose store is missing.
 fn refuse_keys_without_a_store(dir: &Path) -> Result<()> {
     let (pki, store) = (dir.join("pki"), dir.join("store"));
     let has_store =
@@ -289,14 +297,14 @@ fn refuse_keys_without_a_store(dir: &Path) -> Result<()> {
         let pki = pki.display().to_string();
         tracing::warn!(
             pki,
-            "the keys of this cluster are missing and are made anew; kubeconfigs and tokens that \
-             were given out are no longer valid"
+            "the keys of this cluster are missing and were created again; existing kubeconfigs and \
+             tokens are no longer valid"
         );
     }
     Ok(())
 }
 
-/// Makes a file that only its owner reads, unless there is one.
+/// Creates a file that only its owner can read, unless it exists.
 fn make_private_file(path: &Path) -> Result<()> {
     match host::os::create_private_file(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -310,12 +318,12 @@ fn on_loopback(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
 }
 
-/// Where clients on this machine find a server that listens on an address.
+/// Returns the address for clients on this machine of a server bound to `address`.
 fn reachable(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() { on_loopback(address) } else { address }
 }
 
-/// The names the server's certificate is good for.
+/// Returns the names in the server's certificate.
 fn server_names(settings: &Settings) -> Vec<String> {
     let mut names: Vec<String> = [
         "localhost",

@@ -1,14 +1,14 @@
-//! What the output goes to: how wide it is, whether it shows colours.
+//! Standard output: its width and its colours.
 //!
 //! Main type: [`Terminal`]. Colours follow `NO_COLOR`, `CLICOLOR_FORCE` and `TERM`, and are shown
-//! only on a terminal unless asked for.
+//! only on a terminal unless requested.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
 use planner::picture::{Ink, TextOptions};
 
-/// How wide text is where nobody can tell.
+/// Width of text if the terminal's width is unknown.
 const WIDTH: usize = 100;
 
 /// When to use colours.
@@ -41,14 +41,14 @@ impl Terminal {
         Terminal { width, colours }
     }
 
-    /// How pictures are drawn here.
+    /// Returns the options for drawing here.
     #[must_use]
     pub fn text(self, ascii: bool) -> TextOptions {
         let ink = if ascii { Ink::Ascii } else { Ink::Unicode };
         TextOptions { width: self.width, ink, colours: self.colours }
     }
 
-    /// Writes text that fits the terminal. A reader that has seen enough is no error.
+    /// Writes text that fits the terminal. A closed pipe is not an error.
     pub fn print(self, text: &str) -> io::Result<()> {
         let choice = if self.colours { ColorChoice::Always } else { ColorChoice::Never };
         let mut stream = AutoStream::new(io::stdout().lock(), choice);

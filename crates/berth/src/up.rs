@@ -1,14 +1,16 @@
-//! A whole node in one process: the control plane and the agent of this machine on it.
+//! A complete node in one process: the control plane and the agent of this machine.
 //!
-//! [`Node::start`] brings both up, [`Node::run`] runs them until told to stop. Nothing is decided here.
+//! [`Node::start`] starts both, [`Node::run`] runs them until they are stopped. Nothing is decided
+//! here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent::agent::{Agent, ShutdownMode};
 use agent::context::AgentContext;
-use agent::node::{EVERY_ADDRESS, NodeOptions, describe};
+use agent::node::{Description, EVERY_ADDRESS, NodeOptions, describe};
 use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};
 use https::{Clock, Listener, ServerTls};
@@ -17,34 +19,52 @@ use placement::Machine;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::bind_error;
 use crate::in_process::InProcess;
-use crate::listening;
-use crate::presence::Pods;
+use crate::instance_lock::PodsOnExit;
 use crate::server::{self, Server};
+use crate::tasks::{TaskError, TaskSet};
 
-/// What a node is told.
+/// Time for the agent to stop after its API server has failed.
+const AGENT_STOP: Duration = Duration::from_secs(10);
+
+/// The settings of a node with its own control plane.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub server: server::Settings,
-    /// The machine's own name if none is given.
+    pub agent: AgentSettings,
+}
+
+/// The settings of an agent, with its own control plane or in an existing cluster.
+#[derive(Debug, Clone)]
+pub struct AgentSettings {
+    /// The machine's host name if `None`.
     pub node_name: Option<String>,
     pub config: KubeletConfig,
-    /// The configuration as it was written.
+    /// The configuration file as JSON.
     pub configuration: Value,
     pub machine: Machine,
     pub runtime: cri::Endpoint,
-    /// Where the agent keeps state files and the directories of pods.
+    /// Directory of the agent's state files and pod directories.
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    /// The address that the agent listens on; the configuration's, or the one that the node reports, if it
-    /// is not given.
-    pub agent_address: Option<IpAddr>,
-    /// The port that the agent listens on, 0 for one that is free; the configuration's if it is not given.
-    pub agent_port: Option<u16>,
+    /// Address that the agent listens on; the configuration's or a default if `None`.
+    pub address: Option<IpAddr>,
+    /// Port that the agent listens on, 0 for a free one; the configuration's if `None`.
+    pub port: Option<u16>,
 }
 
-/// A node that is about to run.
+/// The files with which an agent in an existing cluster serves HTTPS.
+#[derive(Debug, Clone, Default)]
+pub struct ServingFiles {
+    /// `tlsCertFile` and `tlsPrivateKeyFile`.
+    pub certificate: (Option<PathBuf>, Option<PathBuf>),
+    /// Certificate authority of the agent's clients.
+    pub client_authority: Option<PathBuf>,
+}
+
+/// A node that is ready to run.
 #[derive(Debug)]
 pub struct Node {
     server: Server,
@@ -54,42 +74,25 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the control plane, and gets the agent ready.
+    /// Starts the control plane, and prepares the agent.
     pub async fn start(settings: &Settings) -> Result<Node> {
-        let given = NodeOptions { name: settings.node_name.clone(), ..NodeOptions::default() };
-        let mut node = describe(settings.config.clone(), given)
-            .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
+        let agent = settings.agent.clone();
+        let node = agent.describe()?;
         let mut control = settings.server.clone();
         control.advertise = control.advertise.or(node.addresses.first().copied());
         let server = Server::start(&control).await?;
         let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
         names.extend(node.addresses.iter().map(ToString::to_string));
         let tls = server.certificates().serve_agent(names)?;
-        // The API server reaches the agent at the address that the node reports, and nothing else has to.
-        let address = settings.agent_address.or(node.settings.address);
-        let address = address.or(node.addresses.first().copied()).unwrap_or(EVERY_ADDRESS);
-        let port = settings.agent_port.unwrap_or(node.settings.port);
-        let listener = bind_agent(SocketAddr::new(address, port), tls).await?;
+        // Only the API server connects to the agent, at the address that the node reports.
+        let default = node.addresses.first().copied().unwrap_or(EVERY_ADDRESS);
+        let listener = bind_agent(agent.listen_address(&node, default), tls).await?;
         let agent_address = listener.address()?;
-        node.settings.port = agent_address.port();
         let name = node.name.clone();
-        let user = format!("system:node:{name}");
-        let transport = InProcess::new(server.api().clone(), &user);
-        let agent = Agent::prepare(agent::agent::Settings {
-            config: settings.config.clone(),
-            configuration: settings.configuration.clone(),
-            machine: settings.machine.clone(),
-            root: settings.root.clone(),
-            logs: settings.logs.clone(),
-            log_links: settings.log_links.clone(),
-            runtime: settings.runtime.clone(),
-            api: client::Client::new(Arc::new(transport), "kubelet"),
-            // Nothing routes to cluster addresses, and here it is known where the API is.
-            api_address: Some(server.advertised()),
-            node,
-            listener: Some(listener),
-        })
-        .context("the agent cannot start")?;
+        let transport = InProcess::new(server.api().clone(), &format!("system:node:{name}"));
+        let api = client::Client::new(Arc::new(transport), "kubelet");
+        // Service addresses are not routed, and the API server's address is known.
+        let agent = agent.prepare(node, listener, api, Some(server.advertised()))?;
         Ok(Node { server, agent, name, agent_address })
     }
 
@@ -98,7 +101,7 @@ impl Node {
         &self.server
     }
 
-    /// What the agent works with.
+    /// Returns the agent's context.
     #[must_use]
     pub fn context(&self) -> Arc<AgentContext> {
         self.agent.context()
@@ -109,90 +112,86 @@ impl Node {
         &self.name
     }
 
-    /// Where the agent listens.
+    /// Returns the address that the agent listens on.
     #[must_use]
     pub fn agent_address(&self) -> SocketAddr {
         self.agent_address
     }
 
-    /// Runs until it is stopped: the agent ends first, because it writes to the API until its end. Returns the
-    /// error of an agent that failed.
-    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) -> Result<()> {
-        let (mode, leaving) = watch::channel(None);
+    /// Runs until `stop` is set. The agent stops first, because it writes final statuses to the API. If
+    /// either part ends earlier, the other one is stopped too, and pods keep running.
+    pub async fn run(self, mut stop: watch::Receiver<Option<PodsOnExit>>) -> Result<(), TaskError> {
+        let (leave, leaving) = watch::channel(None);
         let mut agent = tokio::spawn(self.agent.run(leaving));
         let (end, ends) = watch::channel(false);
-        let ending = async {
-            let stopped =
-                async { stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods) };
-            let ended = tokio::select! {
-                pods = stopped => {
-                    mode.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
-                    (&mut agent).await
-                }
-                // Without its agent the node ends too.
-                ended = &mut agent => ended,
-            };
-            end.send_replace(true);
-            ended
+        let mut server = tokio::spawn(self.server.serve(ends));
+        let stopped = async {
+            let pods = stop.wait_for(Option::is_some).await;
+            pods.ok().and_then(|pods| *pods).unwrap_or(PodsOnExit::Keep)
         };
-        let ((), ended) = tokio::join!(self.server.serve(ends), ending);
-        Ok(ended.context("the agent failed")??)
+        let failed = tokio::select! {
+            pods = stopped => {
+                leave.send_replace(Some(pods.into()));
+                match (&mut agent).await {
+                    Ok(Ok(())) => None,
+                    ended => Some(TaskError::of_agent(ended)),
+                }
+            }
+            ended = &mut agent => Some(TaskError::of_agent(ended)),
+            ended = &mut server => {
+                let error = match ended {
+                    Ok(Err(error)) => error,
+                    ended => TaskError::unexpected("control plane", ended.map(drop)),
+                };
+                leave.send_replace(Some(PodsOnExit::Keep.into()));
+                // Without an API server the agent may not finish.
+                let _ = tokio::time::timeout(AGENT_STOP, agent).await;
+                return Err(error);
+            }
+        };
+        end.send_replace(true);
+        let served = match server.await {
+            Ok(served) => served,
+            Err(error) => Err(TaskError::unexpected("control plane", Err(error))),
+        };
+        failed.map_or(served, Err)
     }
 }
 
-impl From<Pods> for ShutdownMode {
-    fn from(pods: Pods) -> ShutdownMode {
+impl From<PodsOnExit> for ShutdownMode {
+    fn from(pods: PodsOnExit) -> ShutdownMode {
         match pods {
-            Pods::RunOn => ShutdownMode::LeavePodsRunning,
-            Pods::Stop => ShutdownMode::StopPods,
+            PodsOnExit::Keep => ShutdownMode::LeavePodsRunning,
+            PodsOnExit::Stop => ShutdownMode::StopPods,
         }
     }
 }
 
-/// What an agent is told that joins a cluster.
-#[derive(Debug)]
-pub struct Joined {
-    pub node_name: Option<String>,
-    pub config: KubeletConfig,
-    /// The configuration as it was written.
-    pub configuration: Value,
-    pub machine: Machine,
-    pub runtime: cri::Endpoint,
-    pub root: PathBuf,
-    pub logs: PathBuf,
-    pub log_links: Option<PathBuf>,
-    /// The address and port that the agent listens on; the configuration's if they are not given.
-    pub address: Option<SocketAddr>,
-    /// `tlsCertFile` and `tlsPrivateKeyFile`.
-    pub certificate: (Option<PathBuf>, Option<PathBuf>),
-    /// Whose certificates get in.
-    pub client_authority: Option<PathBuf>,
-}
+impl AgentSettings {
+    /// Describes the node, as it is registered.
+    pub(crate) fn describe(&self) -> Result<Description> {
+        let options = NodeOptions { name: self.node_name.clone(), ..NodeOptions::default() };
+        describe(self.config.clone(), options).map_err(|errors| {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("{}", errors.join("; "))
+        })
+    }
 
-impl Joined {
-    /// Gets the agent ready, and returns it with the address that it listens on.
-    pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
-        let given = NodeOptions { name: self.node_name, ..NodeOptions::default() };
-        let mut node = describe(self.config.clone(), given)
-            .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
-        let mut names = vec![node.name.clone()];
-        names.extend(node.addresses.iter().map(ToString::to_string));
-        let serving = Serving {
-            files: self.certificate,
-            directory: self.root.join("pki"),
-            names,
-            client_authority: self.client_authority,
-            clock: Clock::default(),
-        };
-        let configured =
-            SocketAddr::new(node.settings.address.unwrap_or(EVERY_ADDRESS), node.settings.port);
-        let tls = serving.load()?;
-        let listener = bind_agent(self.address.unwrap_or(configured), tls.clone()).await?;
-        // For as long as the process runs.
-        tokio::spawn(serving.keep_current(tls));
-        let address = listener.address()?;
-        node.settings.port = address.port();
-        let agent = Agent::prepare(agent::agent::Settings {
+    /// Returns the address to listen on: that of the settings, of the configuration, or `default`.
+    fn listen_address(&self, node: &Description, default: IpAddr) -> SocketAddr {
+        let address = self.address.or(node.settings.address).unwrap_or(default);
+        SocketAddr::new(address, self.port.unwrap_or(node.settings.port))
+    }
+
+    fn prepare(
+        self,
+        mut node: Description,
+        listener: Listener,
+        api: client::Client,
+        api_address: Option<SocketAddr>,
+    ) -> Result<Agent> {
+        node.settings.port = listener.address()?.port();
+        Agent::prepare(agent::agent::Settings {
             config: self.config,
             configuration: self.configuration,
             machine: self.machine,
@@ -201,11 +200,67 @@ impl Joined {
             log_links: self.log_links,
             runtime: self.runtime,
             api,
-            api_address: None,
+            api_address,
             node,
             listener: Some(listener),
-        })?;
-        Ok((agent, address))
+        })
+        .context("failed to start the agent")
+    }
+
+    /// Prepares the agent of an existing cluster.
+    pub async fn join(self, api: client::Client, files: ServingFiles) -> Result<JoinedAgent> {
+        let node = self.describe()?;
+        let mut names = vec![node.name.clone()];
+        names.extend(node.addresses.iter().map(ToString::to_string));
+        let serving = Serving {
+            files: files.certificate,
+            directory: self.root.join("pki"),
+            names,
+            client_authority: files.client_authority,
+            clock: Clock::default(),
+        };
+        let tls = serving.load()?;
+        let address = self.listen_address(&node, EVERY_ADDRESS);
+        let listener = bind_agent(address, tls.clone()).await?;
+        let address = listener.address()?;
+        let agent = self.prepare(node, listener, api, None)?;
+        Ok(JoinedAgent { agent, address, serving, tls })
+    }
+}
+
+/// An agent of an existing cluster that is ready to run.
+#[derive(Debug)]
+pub struct JoinedAgent {
+    agent: Agent,
+    address: SocketAddr,
+    serving: Serving,
+    tls: ServerTls,
+}
+
+impl JoinedAgent {
+    /// Returns the address that the agent listens on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Runs the agent until `stop` is set, and keeps its serving certificate current.
+    pub async fn run(self, stop: watch::Receiver<Option<ShutdownMode>>) -> Result<(), TaskError> {
+        let mut tasks = TaskSet::default();
+        tasks.spawn("certificate renewal", self.serving.keep_current(self.tls));
+        let mut agent = tokio::spawn(self.agent.run(stop.clone()));
+        let result = tokio::select! {
+            ended = &mut agent => match ended {
+                Ok(Ok(())) if stop.borrow().is_some() || stop.has_changed().is_err() => Ok(()),
+                ended => Err(TaskError::of_agent(ended)),
+            },
+            error = tasks.failure() => {
+                agent.abort();
+                Err(error)
+            }
+        };
+        tasks.stop().await;
+        result
     }
 }
 
@@ -213,9 +268,5 @@ async fn bind_agent(address: SocketAddr, tls: ServerTls) -> Result<Listener> {
     let setting = "`port` of the KubeletConfiguration, or with --agent-port of berth up";
     AgentServer::bind_with(address, tls)
         .await
-        .map_err(|error| listening::explained(error, address, setting))
-}
-
-fn joined<T: ToString>(errors: &[T]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        .map_err(|error| bind_error::explain(error, address, setting))
 }

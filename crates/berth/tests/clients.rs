@@ -1,10 +1,9 @@
-//! Real clients against a real `berth server`: kubectl of three and more versions, PyPI's client,
-//! and kube-rs.
+//! Real clients with a real `berth server`: at least three versions of kubectl, PyPI's client, and
+//! kube-rs.
 //!
-//! Needs the feature `clients`, and the directory that `tools/clients` makes in `BERTH_CLIENTS`; a
-//! client that is missing there fails its test, so that nothing passes by not being run. What each
-//! kubectl is asked, and has to answer, stands in `clients/sessions/*.txt`, in a form that
-//! `clients/session.rs` describes.
+//! Needs the feature `clients`, and the directory that `tools/clients` makes in `BERTH_CLIENTS`. A
+//! missing client fails its test, so that no test passes without running. The commands and expected
+//! outputs of kubectl are in `clients/sessions/*.txt`; `clients/session.rs` describes the format.
 
 #![allow(
     clippy::panic,
@@ -26,10 +25,10 @@ use rig::clients::{client, newest_kubectl};
 use server::Server;
 use session::{Client, Session};
 
-/// The fewest commands that count as having tried a kubectl.
+/// Minimum number of commands for a valid run.
 const ENOUGH: usize = 60;
 
-/// Plays every session with a kubectl, each on a server of its own.
+/// Runs every session with a kubectl, each on its own server.
 fn play(kubectl: PathBuf) {
     let client = Client::at(kubectl);
     let mut commands = 0;
@@ -45,32 +44,32 @@ fn play(kubectl: PathBuf) {
         complaints.len(),
         complaints.join("\n\n")
     );
-    assert!(commands >= ENOUGH, "only {commands} commands were played");
+    assert!(commands >= ENOUGH, "only {commands} commands were run");
 }
 
 #[test]
-fn debian_12s_kubectl_is_at_home() {
+fn kubectl_of_debian_12_works() {
     play(client("kubectl-1.20"));
 }
 
 #[test]
-fn debian_13s_kubectl_is_at_home() {
+fn kubectl_of_debian_13_works() {
     play(client("kubectl-1.32"));
 }
 
 #[test]
-fn the_newest_kubectl_is_at_home() {
+fn newest_kubectl_works() {
     play(newest_kubectl());
 }
 
-/// Whatever people have.
+/// Any version that is installed.
 #[test]
-fn the_kubectl_on_the_path_is_at_home() {
+fn kubectl_on_the_path_works() {
     play(client("kubectl-machine"));
 }
 
 #[test]
-fn pypis_client_is_at_home() {
+fn pypi_client_works() {
     let server = Server::start();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/python_client.py");
     let output = Command::new(client("python/bin/python"))

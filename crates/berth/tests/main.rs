@@ -2,12 +2,16 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+#[path = "cases/agent.rs"]
+mod agent_start;
 #[path = "cases/backup.rs"]
 mod backup;
 #[path = "cases/certificates.rs"]
 mod certificates;
 #[path = "cases/controllers.rs"]
 mod controllers;
+#[path = "cases/logs.rs"]
+mod logs;
 #[path = "cases/plan.rs"]
 mod plan;
 #[path = "cases/plugins.rs"]

@@ -1,7 +1,7 @@
-//! Logs, exec, attach and port-forward all the way: real clients, our API server, the agent's server,
-//! and a real containerd. The pod is an object that the test wrote, with the container behind it.
+//! Logs, exec, attach and port-forward end to end: real clients, our API server, the agent's
+//! server, and a real containerd. The test creates the pod's object and its container.
 //!
-//! Needs root, Debian's packages and the clients that `tools/clients` fetches; `./test` sees to that.
+//! Needs root, Debian's packages and the clients of `tools/clients`; `./test` installs them.
 
 #![allow(
     clippy::panic,
@@ -23,10 +23,10 @@ mod cluster;
 #[path = "streams/up.rs"]
 mod up;
 
-use cluster::{Cluster, PATIENCE};
+use cluster::{Cluster, TIMEOUT};
 use rig::clients::client;
 
-/// Every kubectl there is, by name.
+/// Returns every kubectl, sorted by name.
 fn kubectls() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(client(""))
         .unwrap()
@@ -53,20 +53,20 @@ impl Kubectl<'_> {
         command
     }
 
-    /// Runs it with something to read; gives its exit code and both outputs.
+    /// Runs kubectl with an input, and returns its exit code and both outputs.
     async fn run(&self, arguments: &[&str], input: &str) -> (i32, String, String) {
         let mut child = self.command(arguments).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(input.as_bytes()).await.unwrap();
         drop(stdin);
-        let output = timeout(PATIENCE, child.wait_with_output()).await;
+        let output = timeout(TIMEOUT, child.wait_with_output()).await;
         let output = output.unwrap_or_else(|_| panic!("{self:?} {arguments:?} does not end"));
         let output = output.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
     }
 
-    /// Runs it as a person would, and gives what the terminal shows.
+    /// Runs kubectl on a terminal, and returns the terminal's contents.
     async fn on_terminal(&self, arguments: &str) -> String {
         let line = format!("{} {arguments}", self.program.display());
         let mut child = Command::new("script")
@@ -78,9 +78,9 @@ impl Kubectl<'_> {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Nobody types, and nobody hangs up either: what is typed may be shown.
+        // Keep the input open without typing: echoed input would be part of the contents.
         let _keyboard = child.stdin.take();
-        let output = timeout(PATIENCE, child.wait_with_output()).await.unwrap().unwrap();
+        let output = timeout(TIMEOUT, child.wait_with_output()).await.unwrap().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 }
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Kubectl<'_> {
     }
 }
 
-/// What every kubectl does with a pod that runs.
+/// Runs a check with every kubectl.
 async fn try_all(cluster: &Cluster, check: impl AsyncFn(Kubectl<'_>)) {
     for program in kubectls() {
         let (kubeconfig, home) = (cluster.kubeconfig("admin"), cluster.home());
@@ -108,8 +108,8 @@ async fn every_kubectl_reads_logs() {
     for program in kubectls() {
         let kubeconfig = cluster.kubeconfig("admin");
         let kubectl = Kubectl { program: &program, kubeconfig, home: cluster.home() };
-        // Both streams are written as they come, and nobody says which comes first.
-        let all = timeout(PATIENCE, async {
+        // The order of the two streams is not defined.
+        let all = timeout(TIMEOUT, async {
             loop {
                 let (code, out, errors) = kubectl.run(&["logs", "p"], "").await;
                 assert_eq!((code, &*errors), (0, ""), "{kubectl:?}");
@@ -129,7 +129,7 @@ async fn every_kubectl_reads_logs() {
         let mut child = kubectl.command(&["logs", "-f", "p"]).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         for expected in all.lines() {
-            let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+            let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap();
             assert_eq!(line.as_deref(), Some(expected), "{kubectl:?}");
         }
         assert!(all.contains("one\n") && all.contains("two\n"), "{all}");
@@ -137,10 +137,10 @@ async fn every_kubectl_reads_logs() {
     }
     cluster.stop(&id).await;
     for (mut child, mut lines) in followers {
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap();
         assert_eq!(line.as_deref(), Some("bye"));
-        assert_eq!(timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap(), None);
-        assert!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().success());
+        assert_eq!(timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap(), None);
+        assert!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().success());
     }
 }
 
@@ -155,12 +155,12 @@ async fn every_kubectl_runs_commands() {
         assert_eq!((code, &*out), (7, "got hello\n"), "{kubectl:?} {errors}");
         let expected = "oops\ncommand terminated with exit code 7\n";
         assert_eq!(errors, expected, "{kubectl:?}");
-        // More than fits into any buffer on the way, there and back.
+        // More than any buffer on the way can hold.
         let much = "0123456789abcdef".repeat(1 << 16);
         let (code, out, errors) = kubectl.run(&["exec", "-i", "p", "--", "cat"], &much).await;
         assert_eq!((code, out.len(), &*errors), (0, much.len(), ""), "{kubectl:?}");
         assert!(out == much, "{kubectl:?}");
-        // Which one depends on whether the last one is gone by now.
+        // The number depends on whether the previous terminal is closed.
         let terminal = kubectl.on_terminal("exec -it p -- tty").await;
         assert!(terminal.starts_with("/dev/pts/"), "{kubectl:?}: {terminal:?}");
         let (code, _, errors) = kubectl.run(&["exec", "p", "-c", "x", "--", "true"], "").await;
@@ -173,7 +173,7 @@ async fn every_kubectl_runs_commands() {
     let (code, _, errors) = kubectl.run(&["exec", "p", "--", "true"], "").await;
     assert!(code == 1 && errors.contains("is forbidden"), "{errors}");
     assert_eq!(kubectl.run(&["logs", "p"], "").await.0, 0);
-    let over = timeout(PATIENCE, async {
+    let over = timeout(TIMEOUT, async {
         while !cluster.metrics().await.contains("\napiserver_longrunning_requests 0\n") {
             tokio::task::yield_now().await;
         }
@@ -192,7 +192,7 @@ async fn every_kubectl_attaches() {
         let mut stdin = child.stdin.take().unwrap();
         for word in ["one", "two"] {
             stdin.write_all(format!("{word}\n").as_bytes()).await.unwrap();
-            let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+            let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap();
             assert_eq!(line, Some(format!("heard {word}")), "{kubectl:?}");
         }
     })
@@ -203,7 +203,7 @@ async fn every_kubectl_attaches() {
 async fn every_kubectl_forwards_ports() {
     let cluster = Cluster::start().await;
     cluster.run("p", cluster::SLEEP, false).await;
-    // The pod is on the host's network, so that what listens here is its own.
+    // The pod is on the host's network, so it shares this listener.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -220,7 +220,7 @@ async fn every_kubectl_forwards_ports() {
         let ports = format!(":{port}");
         let mut child = kubectl.command(&["port-forward", "p", &ports]).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap();
         let Some(line) = line else {
             let mut errors = String::new();
             child.stderr.take().unwrap().read_to_string(&mut errors).await.unwrap();
@@ -234,7 +234,7 @@ async fn every_kubectl_forwards_ports() {
             let mut stream = TcpStream::connect(("127.0.0.1", local)).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
             let mut heard = String::new();
-            timeout(PATIENCE, stream.read_to_string(&mut heard)).await.unwrap().unwrap();
+            timeout(TIMEOUT, stream.read_to_string(&mut heard)).await.unwrap().unwrap();
             assert_eq!(heard, "ping pong", "{kubectl:?}");
         }
     })
@@ -242,7 +242,7 @@ async fn every_kubectl_forwards_ports() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_client_of_python_runs_commands_over_websockets() {
+async fn python_client_runs_commands_over_websockets() {
     let cluster = Cluster::start().await;
     cluster.run("p", cluster::SLEEP, false).await;
     let script = "import kubernetes as k; from kubernetes.stream import stream\n\
@@ -254,13 +254,13 @@ async fn the_client_of_python_runs_commands_over_websockets() {
         .args(["-c", script])
         .env("KUBECONFIG", cluster.kubeconfig("admin"))
         .output();
-    let output = timeout(PATIENCE, output).await.unwrap().unwrap();
+    let output = timeout(TIMEOUT, output).await.unwrap().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "from python\nTrue\n", "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_away_or_that_nobody_vouches_for_is_named() {
+async fn unreachable_or_untrusted_agent_is_named_in_the_error() {
     let cluster = Cluster::start().await;
     cluster.run("p", cluster::SLEEP, false).await;
     let program = kubectls().pop().unwrap();
@@ -271,7 +271,7 @@ async fn an_agent_that_is_away_or_that_nobody_vouches_for_is_named() {
     assert!(errors.contains("error dialing backend: dial tcp 127.0.0.1:1: "), "{errors}");
     let (_, _, errors) = kubectl.run(&["logs", "p"], "").await;
     assert!(errors.contains("dial tcp 127.0.0.1:1: "), "{errors}");
-    // Its certificate is not for this name.
+    // The certificate does not include this name.
     cluster.move_node("localhost", away).await;
     let (_, _, errors) = kubectl.run(&["logs", "p"], "").await;
     assert!(errors.contains("not valid for name"), "{errors}");

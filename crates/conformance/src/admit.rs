@@ -103,7 +103,7 @@ fn compare(vectors: &Vectors, line: &Value) -> Result<Vec<Difference>> {
     Ok(differences)
 }
 
-/// The node, or the text with which a manager refuses to start.
+/// Builds the node, or returns the error with which a manager does not start.
 fn node(cpus: &Topology, line: &Value) -> Result<std::result::Result<Node, String>> {
     let os = match string(line, "kind")?.as_str() {
         "windows" => OsName::Windows,
@@ -155,7 +155,7 @@ fn node(cpus: &Topology, line: &Value) -> Result<std::result::Result<Node, Strin
     Ok(Ok(Node { topology, os, cpu, memory, alignment, affinity_mode }))
 }
 
-/// Admits a pod if it can be placed, and writes the answer in the words of the vectors.
+/// Admits a pod if it can be placed, and renders the result in the form of the vectors.
 fn admit(node: &Node, ledger: &mut Ledger, demand: &Demand) -> (Value, bool) {
     let uid = demand.uid.as_str();
     match plan(node, ledger, demand) {

@@ -11,15 +11,15 @@ use serde_json::{Map, Value};
 use super::fields::{array, cpuset, flag, number, string};
 use super::{Difference, Vectors};
 
-/// What the vectors write for the directory the file was in.
+/// The vectors' placeholder for the directory of the file.
 const STATE_DIR: &str = "<STATE_DIR>";
 
-/// Where upstream's text begins to quote its JSON decoder or number parser. The quotation may be in
-/// other words; what stands before and after it may not.
+/// The start of a quotation of Go's JSON decoder or number parser in upstream's text. The quotation
+/// may differ; the text before and after it may not.
 const QUOTATIONS: &[&str] =
     &["json: ", "invalid character ", "unexpected end of JSON input", "strconv."];
 
-/// Where a quotation ends.
+/// The end of a quotation.
 const REMEDY: &str = ", please drain this node";
 
 pub(super) fn check(_: &Vectors, line: &Value) -> Vec<Difference> {
@@ -74,7 +74,7 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
                 sorted.entries.values_mut().flat_map(|c| c.values_mut()).for_each(|blocks| {
                     blocks.sort_by(|a, b| a.resource.cmp(&b.resource));
                 });
-                // The vectors show what pods hold as a whole only in the rewritten file.
+                // The vectors show pod-level blocks only in the rewritten file.
                 sorted.pod_blocks.clear();
                 differences.extend(Difference::between("state", &expected, &sorted));
                 differences.extend(compare_file(
@@ -89,7 +89,7 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
     Ok(differences)
 }
 
-/// The restored state, if it was to be restored and was.
+/// Returns the restored state if it was expected and restored.
 fn restored_or_differ<T: std::fmt::Debug>(
     line: &Value,
     restored: Result<T, RestoreError>,
@@ -156,7 +156,7 @@ fn cpu_state(line: &Value, policy: String) -> Result<CpuState> {
 }
 
 fn cpus(value: &Value) -> Result<CpuSet> {
-    Ok(CpuSet::parse(value.as_str().context("a CPU list is no text")?)?)
+    Ok(CpuSet::parse(value.as_str().context("a CPU list is not a text")?)?)
 }
 
 fn memory_state(line: &Value, policy: String) -> Result<MemoryState> {
@@ -165,7 +165,7 @@ fn memory_state(line: &Value, policy: String) -> Result<MemoryState> {
         .map(|(id, node)| Ok((NumaId(id.parse()?), node_state(node)?)))
         .collect::<Result<_>>()?;
     let entries = per_container(state.get("assignments"), |blocks| {
-        blocks.as_array().context("blocks are no list")?.iter().map(block).collect()
+        blocks.as_array().context("blocks are not a list")?.iter().map(block).collect()
     })?;
     Ok(MemoryState { policy, nodes, entries, pod_blocks: PerPod::new() })
 }
@@ -173,7 +173,7 @@ fn memory_state(line: &Value, policy: String) -> Result<MemoryState> {
 fn node_state(node: &Value) -> Result<NodeState> {
     let memory = members(node.get("memory"))
         .map(|(resource, table)| {
-            let table = table.as_array().context("a memory table is no list")?;
+            let table = table.as_array().context("a memory table is not a list")?;
             let amount = |n: usize| -> Result<Bytes> {
                 let amount = table.get(n).and_then(Value::as_u64);
                 Ok(Bytes(amount.context("a memory table has five amounts")?))
@@ -206,7 +206,7 @@ fn block(block: &Value) -> Result<Block> {
 fn numa_nodes(value: &Value, key: &str) -> Result<Vec<NumaId>> {
     array(value, key)?
         .iter()
-        .map(|id| Ok(NumaId(u32::try_from(id.as_u64().context("a node id is no number")?)?)))
+        .map(|id| Ok(NumaId(u32::try_from(id.as_u64().context("a node id is not a number")?)?)))
         .collect()
 }
 

@@ -27,7 +27,7 @@ fn compare(vectors: &Vectors, line: &Value) -> Result<Vec<Difference>> {
         Err(error) => format!("error: {error}"),
     };
     let expected = match (line.get("right"), line.get("error")) {
-        (Some(right), _) => right.as_str().context("right is no CPU list")?.to_owned(),
+        (Some(right), _) => right.as_str().context("right is not a CPU list")?.to_owned(),
         (None, Some(error)) => format!("error: {}", error.as_str().unwrap_or_default()),
         (None, None) => string(line, "result")?,
     };

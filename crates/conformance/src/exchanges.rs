@@ -1,10 +1,9 @@
-//! Recorded exchanges with kube-apiserver, played against our API server in this process.
+//! Recorded exchanges with kube-apiserver, replayed with our API server in this process.
 //!
-//! Every scenario gets a server of its own on an empty store, with the objects that it names. Each step
-//! counts as one vector. What
-//! the recorder replaced by a placeholder (`<uid-1>`, `<rv-2>`, `<time>`) is bound to what our
-//! server gave when it first appears and must be the same from then on; requests are sent with the
-//! bound values. [`deliberate`] holds where we differ on purpose.
+//! Every scenario gets its own server on an empty store, with the objects that it names. Each step
+//! counts as one vector. A placeholder of the recorder (`<uid-1>`, `<rv-2>`, `<time>`) is bound to
+//! our server's value where it first appears, and must have the same value from then on; requests
+//! are sent with the bound values. [`deliberate`] lists deliberate differences.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,10 +27,10 @@ mod placeholder;
 use compare::Comparison;
 use placeholder::Bindings;
 
-/// Scenarios played at a time. Most of their time is waiting for watches to end.
+/// Scenarios replayed concurrently. They mostly wait for watches to end.
 const AT_A_TIME: usize = 24;
 
-/// Plays all scenarios of a file.
+/// Replays all scenarios of a file.
 pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
     runtime.block_on(async {
@@ -52,16 +51,16 @@ pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
     })
 }
 
-/// One scenario on a server of its own.
-struct Player {
+/// One scenario on its own server.
+struct ScenarioRunner {
     api: Api,
     bindings: Bindings,
-    /// Whether `managedFields` were kept in the recording.
+    /// True if the recording has `managedFields`.
     managed_fields: bool,
     any_order: bool,
     unstable: Vec<String>,
     id: String,
-    /// What earlier steps wrote that we do not serve; what follows may lean on it.
+    /// An unserved object that an earlier step wrote; later steps may depend on it.
     missing: Option<String>,
     outcomes: Vec<Outcome>,
 }
@@ -77,7 +76,7 @@ async fn scenario(line: &Value) -> Vec<Outcome> {
             quirk: None,
             differences: vec![Difference {
                 what: "the scenario".into(),
-                expected: "to be played".into(),
+                expected: "to be replayed".into(),
                 got: format!("{error:#}"),
             }],
         }],
@@ -94,7 +93,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
             kind: kind_of(id),
             id: id.to_owned(),
             verdict: Verdict::NotServed,
-            quirk: Some("needs what no client can ask for".to_owned()),
+            quirk: Some("needs a request that no client can send".to_owned()),
             differences: Vec::new(),
         }]);
     }
@@ -102,10 +101,10 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
     let store = store::Store::open(&dir.path().join("store"), store::Options::default())?;
     let options = Options {
         allow_privileged: line["server"] != "allow-privileged-false",
-        // Where the recorded server listened.
+        // The address of the recorded server.
         advertised: "127.0.0.1:21003".to_owned(),
         plugins: match line.get("objects") {
-            // Recorded with all plug-ins, and with accounts among the objects.
+            // Recorded with all plugins, and with accounts among the objects.
             Some(_) => apiserver::Plugins::default(),
             None => recorded_plugins(),
         },
@@ -115,7 +114,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
     let api = Api::new(store, options)
         .await
         .map_err(|refusal| anyhow::anyhow!("the server does not start: {}", refusal.message))?;
-    let mut player = Player {
+    let mut runner = ScenarioRunner {
         api,
         bindings: Bindings::default(),
         managed_fields: line["managed_fields"] == true,
@@ -126,16 +125,16 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         outcomes: Vec::new(),
     };
     if let Some(name) = line["namespace"]["name"].as_str() {
-        player.make_namespace(name, &line["namespace"]["labels"]).await?;
+        runner.make_namespace(name, &line["namespace"]["labels"]).await?;
     }
     for object in line["objects"].as_array().into_iter().flatten() {
-        player.prepare(object, &line["uids"]).await?;
+        runner.prepare(object, &line["uids"]).await?;
     }
     let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, step) in steps.iter().enumerate() {
-        player.step(step, &format!("steps[{index}]")).await?;
+        runner.step(step, &format!("steps[{index}]")).await?;
     }
-    Ok(player.outcomes)
+    Ok(runner.outcomes)
 }
 
 fn texts(list: &Value) -> Vec<String> {
@@ -143,8 +142,8 @@ fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// What our server answered.
-struct Answer {
+/// The response of our server.
+struct CapturedResponse {
     status: u16,
     content_type: String,
     warnings: Vec<String>,
@@ -152,7 +151,7 @@ struct Answer {
     body: Vec<u8>,
 }
 
-impl Player {
+impl ScenarioRunner {
     async fn make_namespace(&mut self, name: &str, labels: &Value) -> Result<()> {
         let object = serde_json::json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -162,16 +161,16 @@ impl Player {
             "method": "POST", "path": "/api/v1/namespaces", "body": object,
         });
         let reply = self.api.handle(self.call(&request)?).await;
-        let answer = collect(reply, None).await;
-        // A scenario may live in a namespace every cluster has.
-        if answer.status != 201 && answer.status != 409 {
-            bail!("namespace {name}: {}", String::from_utf8_lossy(&answer.body));
+        let response = collect(reply, None).await;
+        // The namespace may exist in every cluster.
+        if response.status != 201 && response.status != 409 {
+            bail!("namespace {name}: {}", String::from_utf8_lossy(&response.body));
         }
         Ok(())
     }
 
-    /// Creates an object that the steps of a line need, and binds its uid. `uids` are placeholders by kind
-    /// and name.
+    /// Creates an object that the steps of a line need, and binds its uid. `uids` are placeholders
+    /// by kind and name.
     async fn prepare(&mut self, object: &Value, uids: &Value) -> Result<()> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
@@ -192,22 +191,22 @@ impl Player {
         if created.status == 409 {
             return Ok(());
         }
-        let mut answer: Value = serde_json::from_slice(&created.body)?;
+        let mut response: Value = serde_json::from_slice(&created.body)?;
         if created.status != 201 {
-            bail!("{kind} {name} cannot be created: {answer}");
+            bail!("{kind} {name} cannot be created: {response}");
         }
         if let Some(placeholder) = uids[format!("{kind} {name}")].as_str() {
-            self.bindings.set(placeholder, &text(&answer["metadata"]["uid"]));
+            self.bindings.set(placeholder, &text(&response["metadata"]["uid"]));
         }
         if object["status"].is_object() {
-            answer["status"] = object["status"].clone();
+            response["status"] = object["status"].clone();
             let put = serde_json::json!({
-                "method": "PUT", "path": format!("{path}/{name}/status"), "body": answer,
+                "method": "PUT", "path": format!("{path}/{name}/status"), "body": response,
             });
             let written = collect(self.api.handle(self.call(&put)?).await, None).await;
             if written.status != 200 {
-                let said = String::from_utf8_lossy(&written.body);
-                bail!("the status of {kind} {name} cannot be written: {said}");
+                let body = String::from_utf8_lossy(&written.body);
+                bail!("the status of {kind} {name} cannot be written: {body}");
             }
         }
         Ok(())
@@ -216,7 +215,7 @@ impl Player {
     async fn step(&mut self, step: &Value, place: &str) -> Result<()> {
         let request = &step["request"];
         if request.get("as").is_some() {
-            // Uids that belong to no prepared object were made up by the recorder.
+            // Uids of no prepared object were invented by the recorder.
             self.bindings.invent_uids(&request["body"].to_string());
         }
         let name = step["name"].as_str().unwrap_or_default();
@@ -242,8 +241,8 @@ impl Player {
         let mut call = self.call(request)?;
         let during = step["during"].as_array().map(Vec::as_slice).unwrap_or_default();
         if !during.is_empty() {
-            // What happens meanwhile may take longer here than where it was recorded, so this
-            // watch is ended by its reader and not by the clock.
+            // Concurrent steps may take longer here than in the recording, so this watch is ended
+            // by its reader and not by a timeout.
             let kept = call.query.pairs().filter(|(name, _)| *name != "timeoutSeconds");
             let kept: Vec<_> = kept.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
             call.query = Query::of(kept);
@@ -253,13 +252,13 @@ impl Player {
             Box::pin(self.step(inner, &format!("{place}.during[{index}]"))).await?;
         }
         let events = step["response"]["events"].as_array().filter(|_| !during.is_empty());
-        let answer = collect(reply, events.map(Vec::as_slice)).await;
-        self.judge(step, &answer, place, id);
+        let response = collect(reply, events.map(Vec::as_slice)).await;
+        self.judge(step, &response, place, id);
         Ok(())
     }
 
-    /// The request with everything bound put in.
-    fn call(&self, request: &Value) -> Result<ApiRequest> {
+    /// Builds the request with bound values.
+    fn call(&self, request: &Value) -> Result<apiserver::Request> {
         let text = |key: &str| self.bindings.fill(request[key].as_str().unwrap_or_default());
         let method = Method::from_bytes(text("method").as_bytes())?;
         let query = match &request["query"] {
@@ -304,7 +303,7 @@ impl Player {
         })
     }
 
-    fn judge(&mut self, step: &Value, answer: &Answer, place: &str, id: String) {
+    fn judge(&mut self, step: &Value, response: &CapturedResponse, place: &str, id: String) {
         let expected = &step["response"];
         let mut comparison = Comparison {
             bindings: &mut self.bindings,
@@ -313,10 +312,10 @@ impl Player {
             managed_fields: self.managed_fields,
             differences: Vec::new(),
         };
-        comparison.response(expected, answer, place);
+        comparison.response(expected, response, place);
         let differences = comparison.differences;
         let reason = (!differences.is_empty())
-            .then(|| deliberate::reason(&self.id, &step["request"], expected, answer.status))
+            .then(|| deliberate::reason(&self.id, &step["request"], expected, response.status))
             .flatten();
         let verdict = match (&reason, differences.is_empty(), &self.missing) {
             (_, true, _) => Verdict::Passed,
@@ -333,7 +332,7 @@ impl Player {
     }
 }
 
-/// Adds the headers that make the request one of the recorded acting user.
+/// Adds the headers to impersonate the recorded acting user.
 fn impersonate(acting: &Value, headers: &mut HeaderMap) -> Result<()> {
     let mut add = |name: String, value: &Value| -> Result<()> {
         let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes())?;
@@ -356,8 +355,8 @@ fn impersonate(acting: &Value, headers: &mut HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// JSON with blanks behind commas and colons, which is how the recorder sent it and how answers
-/// quote it.
+/// Renders JSON with blanks after commas and colons, as the recorder sent it and as responses quote
+/// it.
 fn as_recorded(value: &Value) -> String {
     let list =
         |parts: Vec<String>, open: char, close: char| format!("{open}{}{close}", parts.join(", "));
@@ -377,7 +376,7 @@ fn query_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A token of one of the recorder's users.
+/// Returns the token of one of the recorder's users.
 fn static_token((name, groups): (&str, &[&str])) -> StaticToken {
     let groups = groups.iter().copied().chain(["system:authenticated"]).map(str::to_owned);
     let user = User {
@@ -389,7 +388,7 @@ fn static_token((name, groups): (&str, &[&str])) -> StaticToken {
     StaticToken { token: format!("{name}-token"), user }
 }
 
-/// The recorder's users.
+/// Returns one of the recorder's users.
 fn caller(name: Option<&str>) -> Caller {
     match name {
         None | Some("admin") => Caller::Known(User::member("admin", "system:masters")),
@@ -399,14 +398,14 @@ fn caller(name: Option<&str>) -> Caller {
     }
 }
 
-/// How long a watch is listened to for an event too many.
+/// Time to wait for a surplus event of a watch.
 const SURPLUS: Duration = Duration::from_millis(300);
 
-/// How long a watch is listened to for an event that is missing.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time to wait for a missing event of a watch.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The whole of a reply; a stream until it ends, or until `events` of a watch have come.
-async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
+/// Reads a whole reply; a stream until it ends or until `events` of a watch have come.
+async fn collect(reply: Reply, events: Option<&[Value]>) -> CapturedResponse {
     let response = reply.into_response();
     let (parts, body) = response.into_parts();
     let header = |name: &str| {
@@ -424,7 +423,7 @@ async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
                 let next = match wanted {
                     None => chunks.recv().await,
                     Some(wanted) => {
-                        let wait = if events_in(&bytes) < wanted { PATIENCE } else { SURPLUS };
+                        let wait = if events_in(&bytes) < wanted { TIMEOUT } else { SURPLUS };
                         timeout(wait, chunks.recv()).await.unwrap_or_default()
                     }
                 };
@@ -433,7 +432,7 @@ async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
             }
         }
     }
-    Answer {
+    CapturedResponse {
         status: parts.status.as_u16(),
         content_type,
         warnings,
@@ -442,14 +441,14 @@ async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
     }
 }
 
-/// How many events of a watch that count are in these lines.
+/// Counts the compared events of a watch in these lines.
 fn events_in(lines: &[u8]) -> usize {
     let lines = lines.split(|byte| *byte == b'\n');
     let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
     events.filter(compare::counts).count()
 }
 
-/// Names in a reduced answer, in order.
+/// Returns the names in a reduced response, in order.
 pub(super) fn item_names(list: &Value) -> Vec<Value> {
     let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     items.iter().map(|item| item["metadata"]["name"].clone()).collect()

@@ -1,5 +1,5 @@
-//! Reading the common pieces of vectors: machines, CPU lists. Vectors are trusted data of the
-//! project, so a malformed line is reported as an error of that line, with no further kindness.
+//! Parses common parts of vectors: machines, CPU lists. Vectors are trusted data of the project, so
+//! a malformed line is only reported as an error of that line.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::Difference;
 
-/// A machine of `topologies.jsonl`.
+/// Parses a machine of `topologies.jsonl`.
 pub(super) fn topology(line: &Value) -> Result<(String, Topology)> {
     let name = string(line, "name")?;
     let cpus = array(line, "cpus")?
@@ -60,7 +60,7 @@ pub(super) fn cpuset(line: &Value, key: &str) -> Result<CpuSet> {
     CpuSet::parse(&text).with_context(|| format!("{key}: {text:?}"))
 }
 
-/// A map of option names to values.
+/// Parses a map of option names to values.
 pub(super) fn options(line: &Value, key: &str) -> Result<BTreeMap<String, String>> {
     match line.get(key) {
         Some(map) => serde_json::from_value(map.clone()).with_context(|| missing(key)),
@@ -68,7 +68,7 @@ pub(super) fn options(line: &Value, key: &str) -> Result<BTreeMap<String, String
     }
 }
 
-/// A hint `[affinity, preferred]`; the affinity is a mask of node ids.
+/// Parses a hint `[affinity, preferred]`; the affinity is a mask of node ids.
 pub(super) fn hint(value: &Value, topology: &Topology) -> Result<Hint> {
     let pair = value.as_array().filter(|pair| pair.len() == 2).context("not a hint")?;
     let nodes = match &pair[0] {
@@ -85,7 +85,7 @@ fn mask_of_ids(ids: u64, topology: &Topology) -> Result<NumaMask> {
         .collect()
 }
 
-/// A hint as people read it: `0,1 preferred`.
+/// Renders a hint: `0,1 preferred`.
 pub(super) fn show_hint(hint: Hint, topology: &Topology) -> String {
     let nodes = match hint.nodes {
         None => "anywhere".to_owned(),
@@ -97,7 +97,7 @@ pub(super) fn show_hint(hint: Hint, topology: &Topology) -> String {
     if hint.preferred { format!("{nodes} preferred") } else { nodes }
 }
 
-/// A CPU manager state.
+/// Parses a CPU manager state.
 pub(super) fn cpu_state(state: &Value) -> Result<CpuLedger> {
     let mut ledger = CpuLedger { shared: cpuset(state, "default_cpuset")?, ..CpuLedger::default() };
     for (pod, containers) in
@@ -111,7 +111,7 @@ pub(super) fn cpu_state(state: &Value) -> Result<CpuLedger> {
     Ok(ledger)
 }
 
-/// The pods of a line, by uid.
+/// Parses the pods of a line, by uid.
 pub(super) fn demands(line: &Value) -> Result<BTreeMap<String, Demand>> {
     array(line, "pods")?.iter().map(|pod| Ok((string(pod, "uid")?, demand(pod)?))).collect()
 }
@@ -156,7 +156,7 @@ fn demand(pod: &Value) -> Result<Demand> {
     Ok(Demand { uid: PodUid::new(&string(pod, "uid")?), qos, pod_level, containers })
 }
 
-/// The pod and container a step names.
+/// Returns the pod and container of a step.
 pub(super) fn with_container<'a>(
     demands: &'a BTreeMap<String, Demand>,
     step: &Value,
@@ -167,8 +167,8 @@ pub(super) fn with_container<'a>(
     Ok((demand, container.with_context(|| missing("container"))?))
 }
 
-/// Compares an error with the one recorded under `key`, a text or an object with a `message`.
-/// What a Go number or JSON parser says after its own prefix is not compared.
+/// Compares an error with the one recorded under `key`, a text or an object with a `message`. The
+/// text of Go's number or JSON parser after its prefix is not compared.
 pub(super) fn error_of(line: &Value, key: &str, got: Option<&str>) -> Option<Difference> {
     let expected = line.get(key).map(|e| e.get("message").unwrap_or(e));
     let expected = expected.and_then(Value::as_str).unwrap_or("none");
@@ -183,7 +183,7 @@ pub(super) fn hint_lists(
     topology: &Topology,
 ) -> Result<Option<Difference>> {
     let show = |hints: &[Hint]| -> Vec<String> {
-        // A list with nothing but "nowhere" is how an empty list is read.
+        // Upstream reads a list with only a nil affinity as an empty list.
         hints.iter().filter(|h| h.nodes.is_some()).map(|h| show_hint(*h, topology)).collect()
     };
     let expected = match step.get("hints").and_then(Value::as_object) {
@@ -201,7 +201,7 @@ pub(super) fn hint_lists(
     Ok(Difference::between(what, &expected, &got))
 }
 
-/// The memory of a machine's nodes.
+/// Parses the memory of a machine's nodes.
 pub(super) fn memory_nodes(line: &Value) -> Result<Vec<NodeMemory>> {
     array(line, "numa_nodes")?
         .iter()
@@ -221,7 +221,7 @@ pub(super) fn memory_nodes(line: &Value) -> Result<Vec<NodeMemory>> {
         .collect()
 }
 
-/// A memory manager state, in terms of a machine's node positions.
+/// Parses a memory manager state, with the machine's node positions.
 pub(super) fn memory_state(state: &Value, topology: &Topology) -> Result<MemoryLedger> {
     let mut ledger = MemoryLedger::default();
     let nodes = state.get("nodes").and_then(Value::as_object).context("nodes")?;
@@ -283,7 +283,7 @@ fn node_mask(ids: &Value, topology: &Topology) -> Result<NumaMask> {
         .collect()
 }
 
-/// Blocks as people read them: `memory 1024 on 0,1`.
+/// Renders blocks: `memory 1024 on 0,1`.
 pub(super) fn show_blocks(blocks: &Blocks, topology: &Topology) -> String {
     let show = |block: &Block| {
         let ids: Vec<_> = topology.node_ids(block.nodes).map(|id| id.to_string()).collect();
@@ -294,7 +294,7 @@ pub(super) fn show_blocks(blocks: &Blocks, topology: &Topology) -> String {
     shown.join("; ")
 }
 
-/// Recorded blocks in the same words.
+/// Renders recorded blocks in the same form.
 pub(super) fn show_memory(blocks: &Value) -> Result<String> {
     let mut shown = Vec::new();
     for block in blocks.as_array().context("blocks")? {

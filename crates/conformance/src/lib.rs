@@ -1,8 +1,8 @@
-//! Recorded decisions of upstream components, run against ours.
+//! Compares Berth with recorded decisions of upstream components.
 //!
-//! Main entry: [`run_dir`], which reads every vector file of a directory and gives a [`Report`].
-//! Each kind of vector has a module with a `check` function that takes one line and returns how
-//! our answer differs. This module reads files, counts and prints; it judges nothing itself.
+//! Main entry: [`run_dir`], which reads every vector file of a directory and returns a [`Report`].
+//! Each kind of vector has a module with a `check` function that takes one line and returns the
+//! differences. This module reads files, counts and prints; it compares nothing itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use apiserver::{Plugin, Plugins};
 use placement::Topology;
 use serde_json::{Value, json};
 
-pub use node::{CannotPlay, Options};
+pub use node::{Options, ReplayError};
 
 mod admit;
 mod checkpoint;
@@ -33,13 +33,13 @@ mod topology_merge;
 mod transcripts;
 mod windows_affinity;
 
-/// Runs one line of a vector file and says how our answer differs from the recorded one.
+/// Runs one line of a vector file and returns the differences from the recorded result.
 ///
-/// A line with a `quirk` records an upstream defect: where it carries the `right` answer the check
-/// compares with that, otherwise its differences are expected and not held against us.
+/// A line with a `quirk` records an upstream defect: with a `right` answer the check compares with
+/// that, otherwise its differences are expected.
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
-/// File stem → check. A line's `kind`, where there are several, is the check's own business.
+/// File stem → check. The check dispatches on a line's `kind`, where there are several.
 #[rustfmt::skip] // One a line.
 const KINDS: &[(&str, Check)] = &[
     ("admit", admit::check),
@@ -54,26 +54,26 @@ const KINDS: &[(&str, Check)] = &[
     ("windows_affinity", windows_affinity::check),
 ];
 
-/// The admission plug-ins of the servers that were recorded: there were no accounts.
+/// Returns the admission plugins of the recorded servers, which had no accounts.
 fn recorded_plugins() -> Plugins {
     Plugins::default().without(Plugin::ServiceAccount)
 }
 
-/// What lines refer to by name.
+/// Objects that lines refer to by name.
 #[derive(Debug, Default)]
 pub struct Vectors {
     pub topologies: BTreeMap<String, Topology>,
 }
 
 impl Vectors {
-    /// The machine a line names.
+    /// Returns the machine that a line names.
     fn topology(&self, line: &Value) -> Result<&Topology> {
         let name = fields::string(line, "topology")?;
         self.topologies.get(&name).with_context(|| format!("no machine named {name:?}"))
     }
 }
 
-/// One point where our answer and the expected one part.
+/// One difference between our result and the expected one.
 #[derive(Debug, Clone)]
 pub struct Difference {
     pub what: String,
@@ -82,7 +82,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// The difference between two values, if there is one.
+    /// Returns the difference between two values, if any.
     pub fn between<T: PartialEq + std::fmt::Debug>(
         what: impl Into<String>,
         expected: &T,
@@ -96,7 +96,7 @@ impl Difference {
     }
 }
 
-/// A line we cannot read is a difference too: the reader, not the data, is at fault.
+/// Turns a parse error into a difference: the reader is wrong, not the data.
 fn or_malformed(result: Result<Vec<Difference>>) -> Vec<Difference> {
     result.unwrap_or_else(|error| {
         vec![Difference {
@@ -112,7 +112,7 @@ enum Verdict {
     Passed,
     Failed,
     DeliberatelyDifferent,
-    /// About something this program does not do; `quirk` says what.
+    /// About a feature that Berth does not have; `quirk` names it.
     NotServed,
 }
 
@@ -125,11 +125,11 @@ struct Outcome {
     differences: Vec<Difference>,
 }
 
-/// What came of all vectors of a directory.
+/// The outcomes of all vectors of a directory.
 #[derive(Debug, Default)]
 pub struct Report {
     outcomes: Vec<Outcome>,
-    /// Files that hold vectors of a kind we do not know.
+    /// Files with an unknown kind of vector.
     not_served: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ impl Report {
         self.count(Verdict::NotServed)
     }
 
-    /// What failed, and only that.
+    /// Renders only the failures.
     #[must_use]
     pub fn failures(&self) -> String {
         let mut text = String::from("\n");
@@ -168,8 +168,8 @@ impl Report {
         text
     }
 
-    /// Everything that was judged, for programs: counts, and each line with its verdict, reason and
-    /// differences (those of lines whose kind or id contains the word `show`, or all).
+    /// Renders everything as JSON: counts, and each line with its verdict, reason and differences
+    /// (those of lines whose kind or id contains `show`, or all).
     #[must_use]
     pub fn to_json(&self, show: Option<&str>) -> Value {
         let is_shown = |outcome: &&Outcome| {
@@ -187,8 +187,8 @@ impl Report {
         })
     }
 
-    /// A table per kind, the differences if `show` is given (those of lines whose kind or id
-    /// contains the word), and the closing line.
+    /// Renders a table per kind, the differences if `show` is given (those of lines whose kind or
+    /// id contains it), and the closing line.
     #[must_use]
     pub fn render(&self, show: Option<&str>) -> String {
         let mut text = String::new();
@@ -285,7 +285,7 @@ pub fn run_dir(dir: &Path, options: &Options) -> Result<Report> {
     run_files(paths, options).with_context(|| format!("cannot run {}", dir.display()))
 }
 
-/// Runs these vector files; others are passed over.
+/// Runs these vector files; others are skipped.
 pub fn run_files(paths: impl IntoIterator<Item = PathBuf>, options: &Options) -> Result<Report> {
     let mut files = BTreeMap::new();
     for path in paths {
@@ -295,18 +295,18 @@ pub fn run_files(paths: impl IntoIterator<Item = PathBuf>, options: &Options) ->
         }
     }
     if files.is_empty() {
-        bail!("there are no vectors (*.jsonl or *.jsonl.gz)");
+        bail!("no vectors (*.jsonl or *.jsonl.gz)");
     }
     let mut vectors = Vectors::default();
     if let Some(path) = files.remove("topologies") {
         for line in read_lines(&path)? {
             let (name, topology) = fields::topology(&line)
-                .with_context(|| format!("{}: a line is no machine", path.display()))?;
+                .with_context(|| format!("{}: a line is not a machine", path.display()))?;
             vectors.topologies.insert(name, topology);
         }
     }
     let mut report = Report::default();
-    // What a node did is in three files, and is played together.
+    // The recording of a node has three files, which are replayed together.
     let mut recording = node::Recording::default();
     for (stem, lines) in
         [("pods", &mut recording.pods), ("cri", &mut recording.cri), ("node", &mut recording.node)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use conformance::{CannotPlay, Options, run_dir, run_files};
+use conformance::{Options, ReplayError, run_dir, run_files};
 
 /// Compare Berth with recordings of upstream: decisions, exchanges and pod lifecycles
 #[derive(Debug, Parser)]
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             anstream::eprintln!("\x1b[1;31merror:\x1b[0m {error:#}");
-            let unusable = error.is::<CannotPlay>() || error.is::<BadEndpoint>();
+            let unusable = error.is::<ReplayError>() || error.is::<BadEndpoint>();
             ExitCode::from(if unusable { 2 } else { 1 })
         }
     }

@@ -61,7 +61,7 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
     let mut ledger = match line.get("initial_state") {
         Some(state) => match memory_state(state, &topology) {
             Ok(ledger) => ledger,
-            // State of another machine cannot even be written down in terms of this one.
+            // The state of another machine cannot be expressed with this machine's nodes.
             Err(error) => {
                 let message = error.to_string();
                 differences.extend(error_of(line, "start_error", Some(&message)));
@@ -84,7 +84,7 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
     Ok(differences)
 }
 
-/// A machine with just the memory that counts here.
+/// Returns a machine with only the memory that matters here.
 fn machine(line: &Value) -> Result<Topology> {
     let nodes = memory_nodes(line)?;
     let cpu = Cpu {
@@ -126,7 +126,7 @@ fn system_reserved(line: &Value, topology: &Topology) -> Result<ReservedMemory> 
         line.get("system_reserved").and_then(Value::as_object).into_iter().flatten()
     {
         let id = id.parse().context("node id")?;
-        // A reservation on a node the machine lacks has no effect.
+        // A reservation on a node that the machine lacks has no effect.
         let Some(position) = topology.node_position(placement::NumaId(id)) else { continue };
         for (name, bytes) in amounts.as_object().context("amounts")? {
             let kind = MemoryKind::parse(name).context("kind")?;

@@ -1,9 +1,10 @@
-//! Recorded lives of pods, requests to the runtime and facts of a node, played with our own agent on a
-//! real runtime and compared.
+//! Recorded pod lifecycles, runtime requests and node facts, replayed with our agent on a real
+//! runtime and compared.
 //!
-//! Main entry: [`run`]. The lines of `pods.jsonl` are played many at a time, those of a `group` under one
-//! script of node actions alone; what cannot be played here is counted as not served, with the reason.
-//! Without a runtime that is everything. This module says what is played; [`verdict`] judges.
+//! Main entry: [`run`]. The lines of `pods.jsonl` are replayed concurrently, those of a `group`
+//! together under one script of node actions. Lines that cannot be replayed here, or all without a
+//! runtime, count as not served, with the reason. This module selects what is replayed;
+//! [`comparison`] compares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,53 +17,53 @@ use tokio::sync::Semaphore;
 use super::{Difference, Outcome, Verdict};
 
 mod action;
-mod asker;
+mod agent_client;
 mod calls;
+mod cgroups;
+mod comparison;
 mod deliberate;
 mod endpoints;
-mod facts;
-mod figures;
 mod files;
 mod fixtures;
-mod groups;
-mod life;
+mod metrics;
+mod node_checks;
 mod registry;
+mod replay;
 mod requests;
 mod script;
-mod significant;
-mod stage;
-mod standing;
-mod tableau;
+mod states;
+mod steady_checks;
+mod steady_state;
 mod template;
+mod testbed;
 mod trace;
-mod verdict;
 
 use calls::Calls;
-use life::Played;
 use registry::Registry;
-use stage::{Scene, Shape, Stage};
+use replay::ReplayedPod;
+use testbed::{NodeVariant, ReplayContext, Testbed};
 
-/// Lives played at a time: most of their time is waiting, but each start costs half a second of a CPU.
+/// Pods replayed concurrently: they mostly wait, but each start costs half a second of CPU time.
 const AT_A_TIME: usize = 16;
 
 /// The image that recorded pods run.
 const IMAGE: &str = "localhost/busybox:1";
 /// Another name of the same image.
 const OTHER_NAME: &str = "localhost/bbalias:1";
-/// What the runtime says where a mount cannot be passed on to others, and why a line is not served then.
+/// The runtime's error where mounts are not shared, and the reason why such a line is not served.
 const NOT_SHARED: (&str, &str) = ("is not a shared", "the machine's mounts are not shared");
-/// What to play with.
+/// Options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The runtime to play on; without it nothing of this kind is played.
+    /// The runtime to replay on; without it nothing of this kind is replayed.
     pub runtime: Option<cri::Endpoint>,
-    /// Play only lines whose id, family or group has one of these words in it.
+    /// Replay only lines whose id, family or group contains one of these words.
     pub only: Vec<String>,
 }
 
-/// What is missing to play anything, and how to get it.
+/// A missing precondition of a replay, with its remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum CannotPlay {
+pub enum ReplayError {
     #[error("the runtime at {0} does not answer: {1}")]
     NoRuntime(cri::Endpoint, String),
     #[error(
@@ -72,14 +73,14 @@ pub enum CannotPlay {
     NoImage(cri::Endpoint, &'static str),
 }
 
-/// What there is to play with.
+/// The capabilities of the runtime and the machine.
 #[derive(Debug, Clone, Copy)]
-struct Means {
-    /// Pods can have a network of their own.
+struct Capabilities {
+    /// Pods can have their own network.
     network: bool,
     /// The runtime has the image under its other name.
     other_name: bool,
-    /// A registry that refuses is where the recording's was.
+    /// A registry that rejects pulls listens at the recorded address.
     registry: bool,
 }
 
@@ -110,7 +111,7 @@ fn not_served(kind: String, id: &str, why: impl Into<String>) -> Outcome {
 }
 
 impl Recording {
-    /// Leaves what is asked for.
+    /// Keeps only the requested lines.
     fn only(&mut self, words: &[String]) {
         if words.is_empty() {
             return;
@@ -125,8 +126,8 @@ impl Recording {
         }
     }
 
-    /// Everything, as not served.
-    fn unplayed(&self, why: &str) -> Vec<Outcome> {
+    /// Returns all lines as not served.
+    fn skipped(&self, why: &str) -> Vec<Outcome> {
         let pods = self.pods.iter().map(|line| not_served(kind_of(line), text(line, "id"), why));
         let kinds = [("cri", &self.cri), ("node", &self.node)];
         let others = kinds.into_iter().flat_map(|(file, lines)| {
@@ -138,22 +139,22 @@ impl Recording {
     }
 }
 
-/// Plays a recording.
+/// Replays a recording.
 pub(super) fn run(mut recording: Recording, options: &Options) -> Result<Vec<Outcome>> {
     let of_node = recording.node.clone();
     recording.only(&options.only);
     let Some(runtime) = &options.runtime else {
-        return Ok(recording.unplayed("needs --container-runtime-endpoint"));
+        return Ok(recording.skipped("needs --container-runtime-endpoint"));
     };
     if recording.pods.is_empty() && recording.cri.is_empty() && recording.node.is_empty() {
         return Ok(Vec::new());
     }
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    tokio.block_on(play(recording, of_node, runtime))
+    tokio.block_on(replay(recording, of_node, runtime))
 }
 
-/// Plays a recording; `of_node` is all it says of its node, asked for or not.
-async fn play(
+/// Replays a recording; `of_node` has all its lines about the node, also those not requested.
+async fn replay(
     recording: Recording,
     of_node: Vec<Value>,
     runtime: &cri::Endpoint,
@@ -161,32 +162,32 @@ async fn play(
     let client = cri::Client::new(runtime.clone());
     check_runtime(&client, runtime).await?;
     let registry = Registry::start().await;
-    let means = Means {
-        network: stage::network_is_ready(&client).await,
+    let capabilities = Capabilities {
+        network: testbed::network_is_ready(&client).await,
         other_name: has_image(&client, OTHER_NAME).await,
         registry: registry.is_some(),
     };
-    let mut stage = Stage::start(runtime).await?;
-    let outcomes = play_on(&mut stage, recording, &of_node, means).await;
-    stage.end().await;
+    let mut testbed = Testbed::start(runtime).await?;
+    let outcomes = replay_on(&mut testbed, recording, &of_node, capabilities).await;
+    testbed.end().await;
     outcomes
 }
 
-async fn play_on(
-    stage: &mut Stage,
+async fn replay_on(
+    testbed: &mut Testbed,
     recording: Recording,
     of_node: &[Value],
-    means: Means,
+    capabilities: Capabilities,
 ) -> Result<Vec<Outcome>> {
-    fixtures::make(&stage.scene()).await?;
-    stage.start_agent(&Shape::default()).await?;
+    fixtures::make(&testbed.context()).await?;
+    testbed.start_agent(&NodeVariant::default()).await?;
     let mut outcomes = Vec::new();
     let mut alone = Vec::new();
     let mut groups: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for line in recording.pods {
         let why = match line["group"].as_str() {
-            Some(group) => script::unplayable(group).map(str::to_owned),
-            None => unplayable(&line, means),
+            Some(group) => script::skip_reason(group).map(str::to_owned),
+            None => skip_reason(&line, capabilities),
         };
         if let Some(why) = why {
             outcomes.push(not_served(kind_of(&line), text(&line, "id"), why));
@@ -197,86 +198,89 @@ async fn play_on(
         }
     }
     let mut lives = BTreeMap::new();
-    outcomes.extend(play_alone(&stage.scene(), alone, &mut lives).await?);
-    outcomes.extend(play_requests(&stage.scene(), &recording.cri, &lives, means.network).await?);
+    outcomes.extend(replay_serially(&testbed.context(), alone, &mut lives).await?);
+    outcomes.extend(
+        replay_requests(&testbed.context(), &recording.cri, &lives, capabilities.network).await?,
+    );
     for (group, lines) in groups {
         eprintln!("        group {group}, {} pods", lines.len());
-        outcomes.extend(play_group(stage, &group, &lines).await?);
+        outcomes.extend(replay_group(testbed, &group, &lines).await?);
     }
     let (standing, others): (Vec<Value>, Vec<Value>) =
-        recording.node.into_iter().partition(standing::is_about);
-    outcomes.extend(standing::judge_all(stage, &standing, of_node).await?);
-    stage.start_agent(&Shape::default()).await?;
+        recording.node.into_iter().partition(steady_checks::is_about);
+    outcomes.extend(steady_checks::check_all(testbed, &standing, of_node).await?);
+    testbed.start_agent(&NodeVariant::default()).await?;
     for line in &others {
-        outcomes.push(facts::judge(stage, line).await?);
+        outcomes.push(node_checks::check(testbed, line).await?);
     }
     Ok(outcomes)
 }
 
-/// Plays what `cri.jsonl` has and `pods.jsonl` has not, and compares the requests of both.
-async fn play_requests(
-    scene: &Scene,
+/// Replays the pods that only `cri.jsonl` has, and compares the requests of both files.
+async fn replay_requests(
+    context: &ReplayContext,
     lines: &[Value],
-    lives: &BTreeMap<String, Played>,
+    lives: &BTreeMap<String, ReplayedPod>,
     network: bool,
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    let mut playing = tokio::task::JoinSet::new();
-    let mut judged: Vec<(Value, Result<Played>)> = Vec::new();
+    let mut group_replay = tokio::task::JoinSet::new();
+    let mut judged: Vec<(Value, Result<ReplayedPod>)> = Vec::new();
     let permits = Arc::new(Semaphore::new(AT_A_TIME));
     for line in lines {
         let (kind, id) = (format!("cri/{}", text(line, "kind")), text(line, "id"));
         let life = lives.get(id).filter(|_| text(line, "kind") == "pod");
-        if let Some(why) = requests::unplayable(line, life.is_some(), network) {
+        if let Some(why) = requests::skip_reason(line, life.is_some(), network) {
             outcomes.push(not_served(kind, id, why));
         } else if let Some(life) = life {
             judged.push((line.clone(), Ok(life.clone())));
         } else if text(line, "kind") == "pod" {
-            let (scene, line, permits) = (scene.clone(), line.clone(), Arc::clone(&permits));
-            playing.spawn(async move {
+            let (context, line, permits) = (context.clone(), line.clone(), Arc::clone(&permits));
+            group_replay.spawn(async move {
                 let _permit = permits.acquire_owned().await;
-                let played = requests::play(&scene, &line).await;
-                (line, played)
+                let replayed = requests::replay(&context, &line).await;
+                (line, replayed)
             });
         }
     }
-    while let Some(next) = playing.join_next().await {
+    while let Some(next) = group_replay.join_next().await {
         judged.push(next.context("a player failed")?);
     }
-    let passed = scene.passage.since(0);
+    let passed = context.passage.since(0);
     let calls = Calls::read(&passed)?;
-    let each = judged.iter().map(|(line, played)| requests::judge(scene, line, played, &calls));
+    let each =
+        judged.iter().map(|(line, replayed)| requests::check(context, line, replayed, &calls));
     outcomes.extend(each);
     let deadlines = lines.iter().filter(|line| text(line, "kind") == "deadlines");
     outcomes.extend(deadlines.map(|line| requests::deadlines(line, &passed)));
     Ok(outcomes)
 }
 
-/// Plays the lines of a group and judges them.
-async fn play_group(stage: &mut Stage, group: &str, lines: &[Value]) -> Result<Vec<Outcome>> {
-    let played = script::play(stage, group, lines).await;
-    let scene = stage.scene();
-    let calls = Calls::read(&scene.passage.since(0))?;
-    Ok(match played {
-        Ok(played) => {
-            let each = lines.iter().zip(played);
-            each.map(|(line, played)| judge(&scene, line, &Ok(played), &calls)).collect()
+/// Replays and compares the lines of a group.
+async fn replay_group(testbed: &mut Testbed, group: &str, lines: &[Value]) -> Result<Vec<Outcome>> {
+    let replayed = script::replay(testbed, group, lines).await;
+    let context = testbed.context();
+    let calls = Calls::read(&context.passage.since(0))?;
+    Ok(match replayed {
+        Ok(replayed) => {
+            let each = lines.iter().zip(replayed);
+            each.map(|(line, replayed)| check(&context, line, &Ok(replayed), &calls)).collect()
         }
         Err(error) => {
             let why = format!("{error:#}");
             lines
                 .iter()
-                .map(|line| judge(&scene, line, &Err(anyhow!(why.clone())), &calls))
+                .map(|line| check(&context, line, &Err(anyhow!(why.clone())), &calls))
                 .collect()
         }
     })
 }
 
-async fn check_runtime(client: &cri::Client, endpoint: &cri::Endpoint) -> Result<(), CannotPlay> {
-    let no_runtime = |error: cri::Error| CannotPlay::NoRuntime(endpoint.clone(), error.message);
+async fn check_runtime(client: &cri::Client, endpoint: &cri::Endpoint) -> Result<(), ReplayError> {
+    let no_runtime = |error: cri::Error| ReplayError::NoRuntime(endpoint.clone(), error.message);
     client.call(cri::v1::VersionRequest::default()).await.map_err(no_runtime)?;
     if !has_image(client, IMAGE).await {
-        return Err(CannotPlay::NoImage(endpoint.clone(), IMAGE));
+        return Err(ReplayError::NoImage(endpoint.clone(), IMAGE));
     }
     Ok(())
 }
@@ -287,14 +291,14 @@ async fn has_image(client: &cri::Client, name: &str) -> bool {
     client.call(request).await.is_ok_and(|answer| answer.image.is_some())
 }
 
-/// Why a life cannot be played here, if so.
-fn unplayable(line: &Value, means: Means) -> Option<String> {
+/// Returns the reason why a pod cannot be replayed here, if any.
+fn skip_reason(line: &Value, capabilities: Capabilities) -> Option<String> {
     let manifest = line["manifest"].to_string();
     let pulled = || line["events"].to_string().contains("Successfully pulled image");
-    if manifest.contains(registry::ADDRESS) && (!means.registry || pulled()) {
+    if manifest.contains(registry::ADDRESS) && (!capabilities.registry || pulled()) {
         return Some("needs the recording's registry".to_owned());
     }
-    if means.other_name && manifest.contains(OTHER_NAME) {
+    if capabilities.other_name && manifest.contains(OTHER_NAME) {
         return Some(format!(
             "the runtime has an image {OTHER_NAME}, and the recorded one had not"
         ));
@@ -302,61 +306,70 @@ fn unplayable(line: &Value, means: Means) -> Option<String> {
     if line["events"].to_string().contains("<NAMESERVER>") {
         return Some("depends on the machine's resolver".to_owned());
     }
-    if !means.network && life::needs_network(line) {
+    if !capabilities.network && replay::needs_network(line) {
         return Some("the runtime has no network for pods".to_owned());
     }
     None
 }
 
-/// Plays lives that nothing else belongs to, many at a time, and judges them.
-async fn play_alone(
-    scene: &Scene,
+/// Replays and compares pods without a group, several at a time.
+async fn replay_serially(
+    context: &ReplayContext,
     lines: Vec<Value>,
-    lives: &mut BTreeMap<String, Played>,
+    lives: &mut BTreeMap<String, ReplayedPod>,
 ) -> Result<Vec<Outcome>> {
     let permits = Arc::new(Semaphore::new(AT_A_TIME));
     let (began, count) = (Instant::now(), lines.len());
-    let mut playing = tokio::task::JoinSet::new();
-    for together in life::together(lines) {
-        let (scene, permits) = (scene.clone(), Arc::clone(&permits));
-        playing.spawn(async move {
+    let mut group_replay = tokio::task::JoinSet::new();
+    for together in replay::together(lines) {
+        let (context, permits) = (context.clone(), Arc::clone(&permits));
+        group_replay.spawn(async move {
             let _permit = permits.acquire_owned().await;
-            life::play_together(&scene, together).await
+            replay::replay_together(&context, together).await
         });
     }
-    let mut done: Vec<(Value, Result<Played>)> = Vec::new();
-    while let Some(next) = playing.join_next().await {
+    let mut done: Vec<(Value, Result<ReplayedPod>)> = Vec::new();
+    while let Some(next) = group_replay.join_next().await {
         done.extend(next.context("a player failed")?);
         if done.len().is_multiple_of(20) || done.len() == count {
             eprintln!("{:4.0} s  {} of {count} pods", began.elapsed().as_secs_f64(), done.len());
         }
     }
-    for (line, played) in &done {
-        if let Ok(played) = played {
-            lives.insert(text(line, "id").to_owned(), played.clone());
+    for (line, replayed) in &done {
+        if let Ok(replayed) = replayed {
+            lives.insert(text(line, "id").to_owned(), replayed.clone());
         }
     }
-    let calls = Calls::read(&scene.passage.since(0))?;
-    Ok(done.iter().map(|(line, played)| judge(scene, line, played, &calls)).collect())
+    let calls = Calls::read(&context.passage.since(0))?;
+    Ok(done.iter().map(|(line, replayed)| check(context, line, replayed, &calls)).collect())
 }
 
-fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) -> Outcome {
-    let differences = match played {
-        Ok(played) if line["quirk"].is_string() => {
-            let wrong = deliberate::wrong_answer(scene, line, played);
-            return quirk_outcome(line, wrong, verdict::differences(scene, line, played, calls));
+fn check(
+    context: &ReplayContext,
+    line: &Value,
+    replayed: &Result<ReplayedPod>,
+    calls: &Calls,
+) -> Outcome {
+    let differences = match replayed {
+        Ok(replayed) if line["quirk"].is_string() => {
+            let wrong = deliberate::wrong_answer(context, line, replayed);
+            return quirk_outcome(
+                line,
+                wrong,
+                comparison::differences(context, line, replayed, calls),
+            );
         }
-        Ok(played) if scene.says_of(played, NOT_SHARED.0) => {
+        Ok(replayed) if context.has_event_containing(replayed, NOT_SHARED.0) => {
             return not_served(kind_of(line), text(line, "id"), NOT_SHARED.1);
         }
-        Ok(played) => {
-            let found = verdict::differences(scene, line, played, calls);
-            if verdict::is_by_chance(line, &found) {
-                return not_served(kind_of(line), text(line, "id"), verdict::STRUCK);
+        Ok(replayed) => {
+            let found = comparison::differences(context, line, replayed, calls);
+            if comparison::is_by_chance(line, &found) {
+                return not_served(kind_of(line), text(line, "id"), comparison::STOPPED_TOO_EARLY);
             }
             let reason = match found.is_empty() {
                 true => None,
-                false => deliberate::of_life(scene, line, played),
+                false => deliberate::of_pod_as_a_whole(context, line, replayed),
             };
             if let Some(reason) = reason {
                 return Outcome {
@@ -370,16 +383,16 @@ fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) ->
             found
         }
         Err(error) => vec![Difference {
-            what: "the life".into(),
-            expected: "to be played".into(),
+            what: "the pod".into(),
+            expected: "to be replayed".into(),
             got: format!("{error:#}"),
         }],
     };
     outcome(kind_of(line), line, differences)
 }
 
-/// What comes of a line that records a defect of upstream: ours has to be the right answer, which is known
-/// here, and other differences follow from it.
+/// Returns the outcome of a line that records an upstream defect: ours must give the known right
+/// answer; other differences follow from that.
 fn quirk_outcome(line: &Value, wrong: Option<Difference>, differences: Vec<Difference>) -> Outcome {
     let verdict = if wrong.is_some() { Verdict::Failed } else { Verdict::DeliberatelyDifferent };
     Outcome {
@@ -391,10 +404,10 @@ fn quirk_outcome(line: &Value, wrong: Option<Difference>, differences: Vec<Diffe
     }
 }
 
-/// What differences mean: some are on purpose.
+/// Returns the outcome of a line; deliberate differences are separated.
 fn outcome(kind: String, line: &Value, differences: Vec<Difference>) -> Outcome {
     let id = text(line, "id").to_owned();
-    let (differences, on_purpose) = deliberate::apart(&id, differences);
+    let (differences, on_purpose) = deliberate::split_deliberate(&id, differences);
     let verdict = match (differences.is_empty(), on_purpose.is_empty()) {
         (false, _) => Verdict::Failed,
         (true, false) => Verdict::DeliberatelyDifferent,

@@ -21,7 +21,7 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
         }
     };
     let canonical = quantity.to_string();
-    let again = Quantity::parse(&canonical).context("our canonical text is no quantity")?;
+    let again = Quantity::parse(&canonical).context("our canonical text is not a quantity")?;
     let integer = |key: &str| line.get(key).and_then(Value::as_i64);
     Ok([
         Difference::between("canonical", &string(line, "canonical")?, &canonical),

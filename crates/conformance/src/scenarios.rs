@@ -1,5 +1,5 @@
-//! Scenarios recorded from kube-scheduler: a cluster and steps, with what it decided at each. Playing
-//! them is `scheduling`'s own business; here a scenario is a vector like any other.
+//! Scenarios recorded from kube-scheduler: a cluster and steps with their decisions. `scheduling`
+//! replays them; here a scenario is one vector.
 
 use serde_json::Value;
 

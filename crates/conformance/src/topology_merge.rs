@@ -44,7 +44,7 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
     Ok(differences)
 }
 
-/// A machine with just the NUMA nodes and distances that count here.
+/// Returns a machine with only the NUMA nodes and distances that matter here.
 fn machine(line: &Value) -> Result<Topology> {
     let ids: Vec<u32> = array(line, "numa_nodes")?
         .iter()
@@ -69,7 +69,7 @@ fn machine(line: &Value) -> Result<Topology> {
     Ok(Topology::new(Parts { cpus: vec![cpu], nodes: nodes.collect(), distances })?)
 }
 
-/// The lists of all providers, as the kubelet reads them before merging.
+/// Returns the hints of all providers, as the kubelet reads them before merging.
 fn families(line: &Value, topology: &Topology) -> Result<Vec<Family>> {
     let mut families = Vec::new();
     for provider in line.get("providers").and_then(Value::as_array).into_iter().flatten() {

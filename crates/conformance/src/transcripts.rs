@@ -1,9 +1,9 @@
-//! Recorded kubectl commands, run again with a real kubectl against our API server on a TLS port.
+//! Recorded kubectl commands, repeated with a real kubectl and our API server on a TLS port.
 //!
-//! Every transcript gets a server of its own, without controllers, as the recorded one had none;
-//! each command counts as one vector: exit status, output and errors. Which binary runs it is
-//! [`kubectl`]'s business, placeholders are [`printed`]'s, and [`deliberate`] holds where we differ on
-//! purpose. Where the machine has no kubectl, nothing is claimed.
+//! Every transcript gets its own server without controllers, like the recorded one. Each command
+//! counts as one vector: exit status, output and errors. [`kubectl`] selects the binary,
+//! [`printed`] handles placeholders, and [`deliberate`] lists deliberate differences. Without a
+//! kubectl on the machine nothing is counted.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,13 +36,13 @@ mod kubectl;
 use deliberate::Known;
 use kubectl::{Kubectl, Minor};
 
-/// Transcripts played at a time; a kubectl is mostly busy starting.
+/// Transcripts replayed concurrently; kubectl mostly waits for its own start.
 const AT_A_TIME: usize = 4;
-/// For one command. None of them waits longer than two seconds by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of one command. None of them waits longer than two seconds by itself.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const KIND: &str = "kubectl";
 
-/// Plays all transcripts of a file.
+/// Replays all transcripts of a file.
 pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
     let installed = Arc::new(kubectl::installed());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -56,34 +56,34 @@ pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
                 transcript(&line, &installed).await
             }));
         }
-        let mut played = Vec::new();
+        let mut replayed = Vec::new();
         for transcript in playing {
-            played.extend(transcript.await.context("a transcript panicked")?);
+            replayed.extend(transcript.await.context("a transcript panicked")?);
         }
-        Ok(settle(played))
+        Ok(into_outcomes(replayed))
     })
 }
 
-/// A command that was run.
+/// A replayed command.
 #[derive(Debug)]
-struct Played {
-    /// Which of which transcript; the same with every client.
+struct CommandReplay {
+    /// The transcript and the index of the command; equal for every client.
     command: (String, usize),
-    /// The versions that were recorded and found, where they differ.
+    /// The recorded and the used version, if they differ.
     stand_in: Option<(Minor, Minor)>,
     outcome: Outcome,
 }
 
-/// What another client than the recorded one prints may differ by its own doing. So a difference
-/// counts against the server only if the recorded client shows one too, in its own transcript of the
-/// same commands; and it never counts for it.
-fn settle(mut played: Vec<Played>) -> Vec<Outcome> {
-    let clean: BTreeSet<(String, usize)> = played
+/// Turns replays into outcomes. The output of another client version may differ because of the
+/// client. So a difference counts as a failure only if the recorded client differs too, in its own
+/// transcript of the same commands; it never counts as passed.
+fn into_outcomes(mut replayed: Vec<CommandReplay>) -> Vec<Outcome> {
+    let clean: BTreeSet<(String, usize)> = replayed
         .iter()
         .filter(|p| p.stand_in.is_none() && p.outcome.verdict == Verdict::Passed)
         .map(|p| p.command.clone())
         .collect();
-    for Played { command, stand_in, outcome } in &mut played {
+    for CommandReplay { command, stand_in, outcome } in &mut replayed {
         if let Some((recorded, found)) = stand_in
             && outcome.verdict == Verdict::Failed
             && clean.contains(command)
@@ -92,27 +92,27 @@ fn settle(mut played: Vec<Played>) -> Vec<Outcome> {
             outcome.quirk = Some(format!("recorded with kubectl {recorded}, found {found}"));
         }
     }
-    played.into_iter().map(|p| p.outcome).collect()
+    replayed.into_iter().map(|p| p.outcome).collect()
 }
 
-async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Played> {
+async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<CommandReplay> {
     let client = line["client"].as_str().unwrap_or_default();
     let name = line["id"].as_str().unwrap_or_default();
     let name = name.strip_prefix("kubectl/").unwrap_or(name);
     let commands = line["commands"].as_array().map(Vec::as_slice).unwrap_or_default();
     let (stand_in, outcomes) = match Minor::parse(client) {
         None => {
-            let why = format!("client: {client:?} is no version such as 1.32");
-            (None, vec![unplayable(name.to_owned(), &why)])
+            let why = format!("client: {client:?} is not a version such as 1.32");
+            (None, vec![skipped(name.to_owned(), &why)])
         }
         Some(recorded) => {
             let id = format!("{name} {client}");
             match kubectl::nearest(installed, recorded) {
                 None => (None, commands.iter().map(|command| absent(&id, command)).collect()),
                 Some(kubectl) => {
-                    let outcomes = match play(line, &id, commands, kubectl).await {
+                    let outcomes = match replay(line, &id, commands, kubectl).await {
                         Ok(outcomes) => outcomes,
-                        Err(error) => vec![unplayable(id, &format!("{error:#}"))],
+                        Err(error) => vec![skipped(id, &format!("{error:#}"))],
                     };
                     let found = kubectl.version;
                     ((found != recorded).then_some((recorded, found)), outcomes)
@@ -120,12 +120,12 @@ async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Played> {
             }
         }
     };
-    let played = outcomes.into_iter().enumerate().map(|(index, outcome)| Played {
+    let replayed = outcomes.into_iter().enumerate().map(|(index, outcome)| CommandReplay {
         command: (name.to_owned(), index),
         stand_in,
         outcome,
     });
-    played.collect()
+    replayed.collect()
 }
 
 fn absent(transcript: &str, command: &Value) -> Outcome {
@@ -138,7 +138,7 @@ fn absent(transcript: &str, command: &Value) -> Outcome {
     }
 }
 
-fn unplayable(id: String, why: &str) -> Outcome {
+fn skipped(id: String, why: &str) -> Outcome {
     Outcome {
         kind: KIND.to_owned(),
         id,
@@ -146,7 +146,7 @@ fn unplayable(id: String, why: &str) -> Outcome {
         quirk: None,
         differences: vec![Difference {
             what: "the transcript".into(),
-            expected: "to be played".into(),
+            expected: "to be replayed".into(),
             got: why.to_owned(),
         }],
     }
@@ -156,13 +156,13 @@ fn command_id(transcript: &str, command: &Value) -> String {
     format!("{transcript}: {}", arguments(command).join(" "))
 }
 
-/// The command line without the name of the program.
+/// Returns the command line without the program.
 fn arguments(command: &Value) -> Vec<&str> {
     let argv = command["argv"].as_array().map(Vec::as_slice).unwrap_or_default();
     argv.iter().skip(1).filter_map(Value::as_str).collect()
 }
 
-async fn play(
+async fn replay(
     line: &Value,
     id: &str,
     commands: &[Value],
@@ -199,15 +199,15 @@ async fn play(
     Ok(outcomes)
 }
 
-/// What a command did.
-struct Answer {
-    /// Absent for a watch, which is ended from outside.
+/// The result of a command.
+struct CommandOutput {
+    /// `None` for a watch, which is ended by the runner.
     exit: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-fn compare(command: &Value, arguments: &[&str], answer: &Answer) -> Vec<Difference> {
+fn compare(command: &Value, arguments: &[&str], answer: &CommandOutput) -> Vec<Difference> {
     let mut differences = Vec::new();
     if let Some(exit) = command["exit"].as_i64() {
         differences.extend(Difference::between("exit", &Some(exit), &answer.exit.map(i64::from)));
@@ -235,7 +235,7 @@ fn sorted(text: &str) -> String {
     lines.join("\n")
 }
 
-/// An API server on a port, and the home of a client that has never seen it.
+/// An API server on a port, and an empty home directory of its client.
 struct Server {
     dir: TempDir,
     api: Api,
@@ -282,12 +282,12 @@ impl Server {
     }
 
     async fn stop(self) {
-        // Nobody listens any more if it has ended already.
+        // The server may have stopped already.
         let _ = self.stop.send(true);
         let _ = self.serving.await;
     }
 
-    /// A request as the administrator, past the socket; the answer's body.
+    /// Sends a request as administrator, without the socket, and returns the response's body.
     async fn call(&self, method: Method, path: &str, kind: &str, body: &Value) -> Result<String> {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_str(kind)?);
@@ -329,38 +329,38 @@ impl Server {
         kubectl: &Kubectl,
         arguments: &[&str],
         stdin: Option<&str>,
-    ) -> Result<Answer> {
+    ) -> Result<CommandOutput> {
         let mut child = self.command(kubectl, arguments).stdin(Stdio::piped()).spawn()?;
         if let Some(mut pipe) = child.stdin.take() {
-            // A command that reads nothing closes it.
+            // A command that reads nothing closes the pipe.
             let _ = pipe.write_all(stdin.unwrap_or_default().as_bytes()).await;
         }
-        let output = timeout(PATIENCE, child.wait_with_output())
+        let output = timeout(TIMEOUT, child.wait_with_output())
             .await
-            .with_context(|| format!("still running after {PATIENCE:?}"))??;
-        Ok(Answer {
+            .with_context(|| format!("still running after {TIMEOUT:?}"))??;
+        Ok(CommandOutput {
             exit: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
     }
 
-    /// Runs a watch, relabels pod `a` once the watch stands, and ends it when as much was printed
-    /// as was recorded.
+    /// Runs a watch, relabels pod `a` once the watch is open, and ends it when the recorded number
+    /// of lines was printed.
     async fn run_watch(
         &self,
         kubectl: &Kubectl,
         arguments: &[&str],
         command: &Value,
         namespace: &str,
-    ) -> Result<Answer> {
+    ) -> Result<CommandOutput> {
         let wanted = command["stdout"].as_str().unwrap_or_default().lines().count();
         let before = self.watches().await?;
         let mut child = self.command(kubectl, arguments).stdin(Stdio::null()).spawn()?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.watches().await? <= before && child.try_wait()?.is_none() {
             if Instant::now() > deadline {
-                bail!("no watch was opened within {PATIENCE:?}");
+                bail!("no watch was opened within {TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -380,17 +380,17 @@ impl Server {
             }
             anyhow::Ok(())
         };
-        // Too little within the time is a difference like any other.
+        // A timeout is a difference like any other.
         if let Ok(read) = timeout(left, reading).await {
             read?;
         }
         child.kill().await?;
         let mut stderr = String::new();
         child.stderr.take().context("no error output")?.read_to_string(&mut stderr).await?;
-        Ok(Answer { exit: None, stdout, stderr })
+        Ok(CommandOutput { exit: None, stdout, stderr })
     }
 
-    /// How many watches have been opened so far.
+    /// Returns the number of watches opened so far.
     async fn watches(&self) -> Result<u64> {
         let text = self.call(Method::GET, "/metrics", "text/plain", &Value::Null).await?;
         let counts = text.lines().filter(|line| {
@@ -400,7 +400,7 @@ impl Server {
     }
 }
 
-/// Contexts for the two users of the recording, with the transcript's namespace.
+/// Renders contexts for the two users of the recording, with the transcript's namespace.
 fn kubeconfig(authority: &str, address: SocketAddr, namespace: &str) -> String {
     let users = ["admin", "nobody"];
     let config = json!({

@@ -103,7 +103,7 @@ fn machine_topology(line: &Value) -> Result<Vec<Difference>> {
     let answer = Processors::parse(&bytes, None)
         .and_then(|processors| Ok((processors.topology(&memory)?.0, processors)));
     Ok(match (answer, line.get("error").and_then(Value::as_str)) {
-        // Ours adds where and how much.
+        // Our message adds the location and the amount.
         (Err(error), Some(expected)) if error.to_string().starts_with(expected) => Vec::new(),
         (Err(error), expected) => vec![Difference {
             what: "error".into(),
@@ -117,7 +117,7 @@ fn machine_topology(line: &Value) -> Result<Vec<Difference>> {
     })
 }
 
-/// Upstream counts cores and packages from 1 in the order of the records and names cores by that.
+/// Compares a machine. Upstream numbers cores and packages from 1 in the order of the records.
 fn compare_machine(
     line: &Value,
     topology: &Topology,

@@ -1,4 +1,5 @@
-//! `--enable-admission-plugins` and `--disable-admission-plugins`, wherever there is an API server.
+//! The flags `--enable-admission-plugins` and `--disable-admission-plugins` of commands with an API
+//! server.
 
 use apiserver::Plugins;
 
@@ -6,10 +7,10 @@ use super::BadInput;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Admission plug-ins to switch on, separated by commas; all that there are are on by default
+    /// Admission plugins to enable (comma-separated); all are enabled by default
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     enable_admission_plugins: Vec<String>,
-    /// Admission plug-ins to switch off, separated by commas, such as ServiceAccount
+    /// Admission plugins to disable (comma-separated), such as ServiceAccount
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `berth backup` and `berth restore`: what a control plane knows, put somewhere safe and taken back.
+//! `berth backup` and `berth restore`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,24 +8,24 @@ use placement::Bytes;
 use serde_json::json;
 
 use super::node::{Output, run};
-use super::place::{DataDir, Whereabouts, absolute, client_of};
+use super::target::{DataDir, TargetArgs, absolute, client_for};
 use super::{BadInput, input};
-use crate::backup::{self, Summary, Unfit};
+use crate::backup::{self, BackupError, Summary};
 use crate::terminal::{Colours, Terminal};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     berth backup --data-dir /var/lib/berth /backups/monday\n  \
     berth backup /backups/monday -o json\n\n\
-    Works while a server or node runs on DIR, without disturbing it, and when none does. The backup is a\n\
-    directory with everything that is stored and the cluster's keys, as of one moment. It holds secrets:\n\
-    only its owner may read it. What it is not: images, logs, and volumes of pods.")]
+    Works online, while a server or node runs on DIR, and offline. The backup is a directory with a\n\
+    consistent snapshot of the store and the cluster's keys. It contains secrets: only its owner can\n\
+    read it. It does not contain images, logs or volumes of pods.")]
 pub(super) struct BackupArgs {
-    /// The backup: a directory that does not exist yet
+    /// The directory to create; it must not exist
     #[arg(value_name = "TO", value_parser = absolute())]
     to: PathBuf,
     #[command(flatten)]
-    whereabouts: Whereabouts,
+    target: TargetArgs,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
@@ -34,11 +34,11 @@ pub(super) struct BackupArgs {
 #[command(after_help = "Examples:\n  \
     berth restore /backups/monday --data-dir /var/lib/berth\n  \
     berth up --data-dir /var/lib/berth\n\n\
-    Nothing may run on DIR, and a store that is there is never touched. All objects come back as they\n\
-    were. Clients that watched the lost cluster are told to look anew; pods that were made after the\n\
-    backup are unknown to it, and the agent ends them.")]
+    No node may run on DIR, and an existing store is never overwritten. All objects are restored\n\
+    unchanged. Clients of the lost cluster must relist. A running agent terminates pods that are not\n\
+    in the backup.")]
 pub(super) struct RestoreArgs {
-    /// The backup
+    /// The backup to restore
     #[arg(value_name = "FROM", value_parser = absolute())]
     from: PathBuf,
     #[command(flatten)]
@@ -48,11 +48,11 @@ pub(super) struct RestoreArgs {
 }
 
 pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
-    let BackupArgs { to, whereabouts, output } = args;
-    let data_dir = &whereabouts.directory();
-    let connect = || client_of(data_dir);
+    let BackupArgs { to, target, output } = args;
+    let data_dir = &target.directory();
+    let connect = || client_for(data_dir);
     let tell = |bytes: u64| input::note(&format!("{} so far", Bytes(bytes).rounded()));
-    let made = run(backup::make(data_dir, to, connect, tell)).map_err(told)?;
+    let made = run(backup::make(data_dir, to, connect, tell)).map_err(as_bad_input)?;
     let while_it_runs = if made.live { ", taken while it runs" } else { "" };
     let text = format!("backed up {} to {}{while_it_runs}", data_dir.display(), to.display());
     print(&text, &made, data_dir, to, *output)
@@ -61,14 +61,14 @@ pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let RestoreArgs { from, data_dir, output } = args;
     let data_dir = &data_dir.path();
-    let restored = backup::restore(from, data_dir).map_err(told)?;
+    let restored = backup::restore(from, data_dir).map_err(as_bad_input)?;
     let text = format!("restored {} to {}", from.display(), data_dir.display());
     print(&text, &restored, from, data_dir, *output)
 }
 
-/// What the person has to change is wrong input.
-fn told(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast::<Unfit>() {
+/// Turns an error that the user can correct into invalid input.
+fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<BackupError>() {
         Ok(unfit) => BadInput::new(unfit.to_string()).into(),
         Err(error) => error,
     }

@@ -1,5 +1,4 @@
-//! `berth config`: checks, shows and writes kubelet configurations. What is right and wrong is
-//! `planner`'s to say.
+//! `berth config`: checks, shows and generates kubelet configurations. The rules are in `planner`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,32 +24,32 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ConfigCommand {
-    /// Say what is wrong with a configuration, and what would be right
+    /// Check a configuration, and suggest corrections
     #[command(after_help = "Examples:\n  \
         berth config check /var/lib/kubelet/config.yaml\n  \
         berth config check kubelet.yaml --machine examples/machines/epyc-2s-nps4.yaml\n\n\
-        Exit codes: 0 it can be used, 2 it cannot.")]
+        Exit codes: 0 valid, 2 invalid.")]
     Check {
         /// The configuration; - for standard input
         file: String,
-        /// A machine to check it on: a file or words; this machine if none is given
+        /// Machine to check against: a file or a description such as "2x8" [default: this machine]
         #[arg(long, value_name = "FILE|WORDS")]
         machine: Vec<String>,
     },
-    /// Show what a configuration comes to on a machine
+    /// Show the effective configuration on a machine
     #[command(after_help = "Examples:\n  \
         berth config show kubelet.yaml --machine \"2 sockets x 8 cores x 2 threads mem=64Gi\"\n  \
         berth config show kubelet.yaml -o json")]
     Show {
         /// The configuration; - for standard input
         file: String,
-        /// The machine: a file or words; this machine if none is given
+        /// The machine: a file or a description [default: this machine]
         #[arg(long, value_name = "FILE|WORDS")]
         machine: Option<String>,
         #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
         output: Output,
     },
-    /// Write a configuration for a machine, with reservations that add up
+    /// Generate a configuration for a machine, with consistent reservations
     Generate(Box<GenerateArgs>),
 }
 
@@ -67,14 +66,14 @@ enum Output {
     berth config generate --topology-manager single-numa-node --option full-pcpus-only\n  \
     berth config generate --machine edge.yaml --reserved-cpus 2 --reserved-memory 1Gi\n  \
     berth config generate --reserved-cpus 0-3,64-67 --output-file kubelet.yaml\n\n\
-    What is written passes `berth config check` on the same machine.")]
+    The result passes `berth config check` on the same machine.")]
 struct GenerateArgs {
-    /// The machine: a file or words; this machine if none is given
+    /// The machine: a file or a description [default: this machine]
     #[arg(long, value_name = "FILE|WORDS")]
     machine: Option<String>,
     #[arg(long, default_value = "static", value_name = "POLICY", value_parser = ["none", "static"])]
     cpu_manager: String,
-    /// [default: what the machine's system has]
+    /// [default: the policy for the machine's operating system]
     #[arg(long, value_name = "POLICY", value_parser = ["None", "Static", "BestEffort"], ignore_case = true)]
     memory_manager: Option<String>,
     #[arg(long, default_value = "best-effort", value_name = "POLICY",
@@ -82,10 +81,11 @@ struct GenerateArgs {
     topology_manager: String,
     #[arg(long, default_value = "container", value_parser = ["container", "pod"])]
     scope: String,
-    /// A number, taken as whole cores, or a list such as 0-3,64-67 [default: a core per 64 CPUs]
+    /// A number of CPUs, rounded to whole cores, or a list such as 0-3,64-67 [default: a core per
+    /// 64 CPUs]
     #[arg(long, value_name = "COUNT|LIST")]
     reserved_cpus: Option<String>,
-    /// For the system, eviction threshold not included [default: a 64th of the machine]
+    /// Memory for the system, without the eviction threshold [default: a 64th of the machine]
     #[arg(long, value_name = "AMOUNT")]
     reserved_memory: Option<String>,
     /// An option of the CPU or topology manager: NAME or NAME=VALUE
@@ -93,7 +93,7 @@ struct GenerateArgs {
     option: Vec<String>,
     #[arg(long, value_name = "COUNT")]
     max_pods: Option<u32>,
-    /// Write there instead of to standard output
+    /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
 }

@@ -1,9 +1,9 @@
-//! `berth explain pod` and `berth explain node`: why a pod is where it is, or why nowhere, and what would
-//! change it.
+//! `berth explain pod` and `berth explain node`: the reasons for a pod's placement or rejection,
+//! and possible changes.
 //!
-//! Everything is asked of the API: pods, events, and what nodes report of themselves, so that it works
-//! with `berth up` and with any cluster whose nodes run Berth's agent. A node takes a pod if every filter of
-//! the scheduler, the agent's admission ([`filters`]) and the room it has (`planner::live`) allow it.
+//! All data comes from the API: pods, events and node reports. It works with `berth up` and with
+//! any cluster whose nodes run Berth's agent. A node accepts a pod if every scheduler filter, the
+//! agent's admission ([`filters`]) and its free capacity (`planner::live`) allow it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use planner::report::text::{TextStyle, render_machine};
 use serde_json::Value;
 
 use super::node::{remote, run as block_on};
-use super::place::Whereabouts;
+use super::target::TargetArgs;
 use super::{BadInput, input};
 use crate::terminal::{Colours, Terminal};
 
@@ -32,29 +32,29 @@ mod filters;
 
 use filters::{Scheduling, World};
 
-/// The most nodes that are shown for a pod without one. Those that would take it come first.
+/// Maximum number of nodes shown for an unbound pod. Nodes that would accept it come first.
 const MOST_NODES: usize = 10;
 
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     #[command(subcommand)]
-    what: What,
+    what: Subject,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Why a pod is where it is, or has no place, and what would change that
+enum Subject {
+    /// Explain the placement or rejection of a pod, and what would change it
     #[command(visible_aliases = ["pods", "po"], after_help = "Examples:\n  \
         berth explain pod db-0\n  \
         berth explain pod/db-0 -n prod\n  \
         berth explain pod prod/db-0 --kubeconfig ~/.kube/config -o yaml\n\n\
-        A pod that has its place is placed again without its own share: if it would get another place\n\
-        today, that place is shown too. For a pod without one, every node is asked with every filter of\n\
-        the scheduler and the admission of the agent.\n\n\
-        Exit codes: 0 it has a place or a node would take it, 1 failed, 2 wrong usage, 3 no node would\n\
-        take it.")]
+        A placed pod is planned again with its own allocation removed (dry run); a different result is\n\
+        shown too. For an unbound pod, every node is checked with every filter of the scheduler and the\n\
+        admission of the agent.\n\n\
+        Exit codes: 0 the pod is placed or a node would accept it, 1 failure, 2 invalid usage, 3 no node\n\
+        would accept it.")]
     Pod(PodArgs),
-    /// Who sits where on a node, why, and what is left
+    /// Show the pods on a node's CPUs and memory, the reasons, and the free capacity
     #[command(
         visible_aliases = ["nodes", "no"],
         after_help = "Examples:\n  berth explain node\n  berth explain node/worker-7 -o svg > worker-7.svg"
@@ -65,8 +65,8 @@ enum What {
 #[derive(Debug, Args)]
 struct Where {
     #[command(flatten)]
-    whereabouts: Whereabouts,
-    /// The kubeconfig of another API server
+    target: TargetArgs,
+    /// Kubeconfig of another API server
     #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
     kubeconfig: Option<PathBuf>,
     /// When to use colours
@@ -78,14 +78,14 @@ impl Where {
     fn client(&self) -> anyhow::Result<Client> {
         match &self.kubeconfig {
             Some(file) => remote(file, "berth"),
-            None => self.whereabouts.client(),
+            None => self.target.client(),
         }
     }
 }
 
 #[derive(Debug, Args)]
 struct PodArgs {
-    /// The pod: NAME, or NAMESPACE/NAME
+    /// The pod: NAME or NAMESPACE/NAME
     #[arg(value_name = "NAME")]
     name: String,
     /// The pod's namespace [default: default]
@@ -99,7 +99,7 @@ struct PodArgs {
 
 #[derive(Debug, Args)]
 struct NodeArgs {
-    /// The node's name; may be left out where there is one
+    /// The node's name; optional if there is only one node
     name: Option<String>,
     #[command(flatten)]
     place: Where,
@@ -120,12 +120,12 @@ enum NodeOutput {
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     match &args.what {
-        What::Pod(args) => pod(args),
-        What::Node(args) => node(args),
+        Subject::Pod(args) => pod(args),
+        Subject::Node(args) => node(args),
     }
 }
 
-/// Writes `explain pod/db-0`, as kubectl's users type it, as `explain pod db-0`.
+/// Rewrites `explain pod/db-0`, kubectl's notation, to `explain pod db-0`.
 pub(super) fn split_resource(mut args: Vec<OsString>) -> Vec<OsString> {
     const KINDS: [&str; 6] = ["pod", "pods", "po", "node", "nodes", "no"];
     if args.get(1).is_none_or(|command| command != "explain") {
@@ -140,7 +140,7 @@ pub(super) fn split_resource(mut args: Vec<OsString>) -> Vec<OsString> {
 }
 
 impl PodArgs {
-    /// The pod's namespace and name.
+    /// Returns the pod's namespace and name.
     fn namespace_and_name(&self) -> Result<(String, String), BadInput> {
         let given = self.namespace.as_deref();
         let Some((namespace, name)) = self.name.split_once('/') else {
@@ -183,27 +183,27 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
         Some(_) => Scheduling::default(),
         None => Scheduling::of(&world, &pod)?,
     };
-    // A pod stays with the node it is bound to; for others every node is asked.
-    let mut asked: Vec<&Value> = world
+    // A bound pod stays on its node; for an unbound pod every node is checked.
+    let mut candidates: Vec<&Value> = world
         .nodes
         .iter()
         .filter(|node| bound.is_none_or(|bound| name_of(node) == bound))
         .collect();
-    asked.sort_by_key(|node| scheduling.refusals(name_of(node)).next().is_some());
-    let mut said = said(&pod, &events);
-    if let Some(bound) = bound.filter(|_| asked.is_empty()) {
-        said.push(format!("it is bound to the node {bound:?}, which does not exist"));
+    candidates.sort_by_key(|node| scheduling.refusals(name_of(node)).next().is_some());
+    let mut reported = reported_reasons(&pod, &events);
+    if let Some(bound) = bound.filter(|_| candidates.is_empty()) {
+        reported.push(format!("it is bound to the node {bound:?}, which does not exist"));
     }
-    if asked.is_empty() && bound.is_none() {
-        said.extend(scheduling.everywhere.iter().map(|refusal| refusal.message.clone()));
+    if candidates.is_empty() && bound.is_none() {
+        reported.extend(scheduling.everywhere.iter().map(|refusal| refusal.message.clone()));
     }
-    said.extend(scheduling.preemption.clone());
+    reported.extend(scheduling.preemption.clone());
     let mut answers = Vec::new();
-    for node in asked.iter().take(MOST_NODES) {
+    for node in candidates.iter().take(MOST_NODES) {
         answers.push(answer(node, &world, &scheduling, &pod, &occupant)?);
     }
-    if asked.len() > MOST_NODES {
-        input::note(&format!("{} nodes are not shown", asked.len() - MOST_NODES));
+    if candidates.len() > MOST_NODES {
+        input::note(&format!("{} nodes are not shown", candidates.len() - MOST_NODES));
     }
     let refused = answers.iter().all(|answer| !answer.refusals.is_empty());
     let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
@@ -211,7 +211,7 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
         Some(node) => format!("{phase} on {node}"),
         None => phase.to_owned(),
     };
-    let explanation = Explanation::new(&occupant, phase, said, answers);
+    let explanation = Explanation::new(&occupant, phase, reported, answers);
     let terminal = Terminal::of_standard_output(args.place.color);
     let json = || serde_json::to_string(&explanation).context("an explanation cannot be written");
     let text = match args.output {
@@ -225,7 +225,7 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
     Ok(if refused { ExitCode::from(3) } else { ExitCode::SUCCESS })
 }
 
-/// The answer of one node, with every reason against the pod.
+/// Returns one node's answer, with every reason against the pod.
 fn answer(
     node: &Value,
     world: &World,
@@ -251,7 +251,7 @@ fn answer(
             answer.refuse(refusal.clone());
         }
     }
-    // A pod that was bound to a node whose agent is away does not start.
+    // A pod that is bound to a node without a running agent does not start.
     let waits = pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending";
     if let Some(refusal) = filters::not_ready(node).filter(|_| waits) {
         answer.refuse(refusal);
@@ -298,7 +298,7 @@ fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// A node with the pods that have something of it, or why nothing is known of it.
+/// Returns a node with the pods that hold its resources, or the reason why its state is unknown.
 fn live(node: &Value, world: &World) -> anyhow::Result<Result<LiveNode, String>> {
     let name = name_of(node);
     let annotations: BTreeMap<String, String> =
@@ -312,7 +312,7 @@ fn live(node: &Value, world: &World) -> anyhow::Result<Result<LiveNode, String>>
     Ok(Ok(LiveNode::new(name, report, pods, &devices(node))))
 }
 
-/// How many a node has of each resource that its report does not count.
+/// Returns the amounts of a node's resources that its report does not count.
 fn devices(node: &Value) -> BTreeMap<String, u64> {
     let reported = |name: &str| {
         matches!(name, resources::CPU | resources::MEMORY | "pods")
@@ -335,7 +335,7 @@ fn occupant(object: &Value) -> anyhow::Result<LivePod> {
         true => format!("{}/{}", text(&owner["kind"]), text(&owner["name"])),
         false => format!("Pod/{name}"),
     };
-    // Only what placement reads of it.
+    // Placement reads only these fields.
     let written = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": object["spec"],
     });
@@ -354,17 +354,17 @@ fn occupant(object: &Value) -> anyhow::Result<LivePod> {
     })
 }
 
-/// What scheduler and agent said of the pod's place.
-fn said(pod: &Value, events: &[Value]) -> Vec<String> {
-    let mut said = Vec::new();
+/// Returns the messages of scheduler and agent about the pod's placement.
+fn reported_reasons(pod: &Value, events: &[Value]) -> Vec<String> {
+    let mut reported = Vec::new();
     let status = &pod["status"];
     if let (Some(reason), Some(message)) = (status["reason"].as_str(), status["message"].as_str()) {
-        said.push(format!("{reason}: {message}"));
+        reported.push(format!("{reason}: {message}"));
     }
     let conditions = status["conditions"].as_array().into_iter().flatten();
     for condition in conditions.filter(|condition| condition["type"] == "PodScheduled") {
         if let Some(message) = condition["message"].as_str().filter(|text| !text.is_empty()) {
-            said.push(message.to_owned());
+            reported.push(message.to_owned());
         }
     }
     for event in events {
@@ -372,8 +372,8 @@ fn said(pod: &Value, events: &[Value]) -> Vec<String> {
         let about_place = ["Placed", "NotPlaced", "MemoryAffinityNotGuaranteed"].contains(&reason)
             || reason.starts_with("Placement");
         if about_place {
-            said.push(format!("{reason}: {}", event["message"].as_str().unwrap_or_default()));
+            reported.push(format!("{reason}: {}", event["message"].as_str().unwrap_or_default()));
         }
     }
-    said
+    reported
 }

@@ -1,8 +1,8 @@
-//! What commands are given and where they write: machines, configurations and manifests; text to
-//! standard output or a file.
+//! Input and output of commands: machines, configurations and manifests; text to standard output or
+//! a file.
 //!
-//! Main entries: [`machine`], [`configuration`], [`manifests`], [`print`]. Mistakes are collected
-//! with the name of the file in front; nothing is decided here.
+//! Main entries: [`machine`], [`configuration`], [`manifests`], [`print`]. Errors are collected,
+//! each with its file name; nothing is decided here.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -18,19 +18,20 @@ use super::BadInput;
 use crate::machine_source::load_machine;
 use crate::terminal::Terminal;
 
-/// A machine from a file, a `sys` directory or words, this machine if nothing is given; named.
+/// Reads a machine from a file, a `sys` directory or a description; this machine by default. It
+/// always has a name.
 pub(super) fn machine(given: Option<&str>) -> anyhow::Result<Machine> {
     let mut machine = load_machine(given).map_err(|error| BadInput::new(format!("{error:#}")))?;
     if given.is_none() {
         machine.name = "this-machine".to_owned();
     } else if given == Some(machine.name.as_str()) {
-        // Words are no name to count machines by.
+        // A description makes no useful name.
         machine.name = "machine".to_owned();
     }
     Ok(machine)
 }
 
-/// A kubelet's configuration with the text it was read from, for the places of later findings.
+/// A kubelet configuration with its source text, to locate later findings.
 #[derive(Debug)]
 pub(super) struct Configuration {
     pub(super) file: String,
@@ -38,7 +39,7 @@ pub(super) struct Configuration {
     pub(super) config: KubeletConfig,
 }
 
-/// Reads a configuration; warnings are printed.
+/// Reads a configuration, and prints its warnings.
 pub(super) fn configuration(file: &str) -> anyhow::Result<Configuration> {
     let text = text_of(file)?;
     match kubelet_config::read(&text) {
@@ -54,8 +55,8 @@ pub(super) fn configuration(file: &str) -> anyhow::Result<Configuration> {
 }
 
 impl Configuration {
-    /// Checks everything that starting a node with the configuration on a machine would check, so that
-    /// `config check`, `up` and `agent` agree. Warnings are printed.
+    /// Runs every check of a node's start with this configuration on a machine, so that `config
+    /// check`, `up` and `agent` agree. Prints warnings.
     pub(super) fn check(&self, machine: &Machine) -> Result<Configured, BadInput> {
         let mut findings = Vec::new();
         let configured = Configured::new(machine, &self.config);
@@ -90,7 +91,7 @@ impl Configuration {
         }
     }
 
-    /// A finding with its place in the file.
+    /// Formats a finding with its location in the file.
     pub(super) fn located(&self, finding: &Finding) -> String {
         let (documents, _) = objects::yaml::parse(&self.text);
         let place = documents.first().map(|document| document.locate(&finding.path));
@@ -105,7 +106,7 @@ fn problems(file: &str, errors: &[YamlError]) -> BadInput {
     BadInput(errors.iter().map(|error| format!("{file}: {error}")).collect())
 }
 
-/// Reads all workloads of some files, in order. A directory stands for the manifests in it.
+/// Reads all workloads of the files, in order. A directory means all manifests in it.
 pub(super) fn manifests(files: &[String]) -> anyhow::Result<Vec<Workload>> {
     let mut all = Vec::new();
     let mut mistakes = Vec::new();
@@ -150,7 +151,7 @@ fn expanded(files: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(all)
 }
 
-/// The text of a file, or of standard input for `-`.
+/// Reads a file, or standard input for `-`.
 fn text_of(file: &str) -> anyhow::Result<String> {
     let bytes = if file == "-" {
         let mut bytes = Vec::new();
@@ -162,7 +163,7 @@ fn text_of(file: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).map_err(|_| BadInput::new(format!("{file}: not UTF-8 text")).into())
 }
 
-/// Something to know that is not the answer.
+/// Prints a remark that is not part of the result to standard error.
 pub(super) fn note(text: &str) {
     anstream::eprintln!("\x1b[2mnote:\x1b[0m {text}");
 }
@@ -171,7 +172,7 @@ pub(super) fn warn(text: &str) {
     anstream::eprintln!("\x1b[33mwarning:\x1b[0m {text}");
 }
 
-/// Writes the answer, to a file if one is given.
+/// Writes the result to a file if one is given, or to standard output.
 pub(super) fn print(text: &str, terminal: Terminal, to: Option<&PathBuf>) -> anyhow::Result<()> {
     match to {
         Some(path) => {

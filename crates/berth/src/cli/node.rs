@@ -1,8 +1,8 @@
-//! `berth up`, `berth down`, `berth status` and `berth agent`: a node of this machine.
+//! `berth up`, `berth down` and `berth status`: the node of this machine with its own control plane.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,82 +11,77 @@ use anyhow::Context as _;
 use clap::Args;
 use client::kind::{NODES, PODS};
 use client::{Client, Kubeconfig, Remote, Scope, Timeouts};
-use cri::Endpoint;
-use objects::{FeatureGates, Gate, KubeletConfig};
+use objects::Gate;
 use placement::{Bytes, Machine};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
-use super::place::{DataDir, Found, Whereabouts, absolute, client_of};
-use super::{BadInput, admission, input};
-use crate::presence::{self, Pods, Presence};
+use super::node_options::{NodeOptions, with_gates};
+use super::target::{DataDir, Target, TargetArgs, client_for};
+use super::{BadInput, admission, begin_logging, input};
+use crate::instance_lock::{self, InstanceLock, PodsOnExit};
+use crate::logging::LogOptions;
+use crate::server;
+use crate::tasks::TaskError;
 use crate::terminal::{Colours, Terminal};
-use crate::up::{self, Joined, Node};
-use crate::{logging, server};
+use crate::up::{self, AgentSettings, Node};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     berth up --data-dir ./here\n  \
     berth up --config kubelet.yaml --container-runtime-endpoint unix:///run/containerd/containerd.sock\n  \
     kubectl --kubeconfig ./here/kubeconfig get nodes\n\n\
-    Without an endpoint, containerd and CRI-O are looked for where they usually listen. Without a\n\
-    runtime the API is served, and pods wait.\n\
-    Ctrl-C ends it and lets pods run on, which the next start takes up again; so does\n\
-    `berth down --keep-pods`. `berth down` stops pods first.")]
+    Without an endpoint, the default sockets of containerd and CRI-O are tried. Without a runtime the\n\
+    API is served and pods stay Pending.\n\
+    Ctrl-C and `berth down --keep-pods` stop the node and keep pods running; the next start adopts\n\
+    them. `berth down` stops pods first.")]
 pub(super) struct UpArgs {
     #[command(flatten)]
     data_dir: DataDir,
-    /// The node's configuration, a KubeletConfiguration
-    #[arg(long, value_name = "FILE")]
-    config: Option<String>,
-    /// The container runtime, such as unix:///run/containerd/containerd.sock
-    #[arg(long, value_name = "ENDPOINT")]
-    container_runtime_endpoint: Option<String>,
-    /// Features to switch on or off: A=true,B=false
-    #[arg(long, value_name = "GATES")]
-    feature_gates: Option<String>,
-    /// The node's name; the machine's own if none is given
-    #[arg(long, value_name = "NAME")]
-    hostname_override: Option<String>,
-    /// The address the API listens on
+    #[command(flatten)]
+    node: NodeOptions,
+    /// Address that the API server listens on
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind_address: IpAddr,
-    /// The port the API listens on; 0 for one that is free
+    /// Port that the API server listens on; 0 for a free one
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     https_listen_port: u16,
-    /// The address the agent listens on; `address` of the configuration, or the node's own address, if it is
-    /// not given
+    /// Address that the agent listens on [default: `address` of the configuration, or the node's
+    /// address]
     #[arg(long, value_name = "ADDRESS")]
     agent_address: Option<IpAddr>,
-    /// The port the agent listens on, 0 for one that is free; `port` of the configuration, or 10250, if it is
-    /// not given
+    /// Port that the agent listens on; 0 for a free one [default: `port` of the configuration, or
+    /// 10250]
     #[arg(long, value_name = "PORT")]
     agent_port: Option<u16>,
     #[command(flatten)]
     admission: admission::Args,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     berth down --data-dir ./here\n  \
-    berth down --keep-pods                       pods run on; the next `berth up` takes them up")]
+    berth down --keep-pods                       keep pods running; the next `berth up` adopts them")]
 pub(super) struct DownArgs {
     #[command(flatten)]
-    whereabouts: Whereabouts,
-    /// Let pods run on
+    target: TargetArgs,
+    /// Keep pods running
     #[arg(long)]
     keep_pods: bool,
-    /// Seconds to wait for it to end
+    /// Seconds to wait for the node to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout: u64,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  berth status --data-dir ./here\n  berth status -o json\n\n\
-    Exit codes: 0 the node is ready, 1 it is not, or nothing runs there.")]
+    Exit codes: 0 the node is ready, 1 it is not ready or not running.")]
 pub(super) struct StatusArgs {
     #[command(flatten)]
-    whereabouts: Whereabouts,
+    target: TargetArgs,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
@@ -98,89 +93,86 @@ pub(super) enum Output {
     Yaml,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    berth agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml\n\n\
-    It takes the place of a kubelet: the same configuration, state files, directories and port. Stop the\n\
-    kubelet first.")]
-pub(super) struct AgentArgs {
-    /// How to reach the API server, and as whom
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: PathBuf,
-    /// The node's configuration, a KubeletConfiguration
-    #[arg(long, value_name = "FILE")]
-    config: Option<String>,
-    /// The container runtime, such as unix:///run/containerd/containerd.sock
-    #[arg(long, value_name = "ENDPOINT")]
-    container_runtime_endpoint: Option<String>,
-    /// Features to switch on or off: A=true,B=false
-    #[arg(long, value_name = "GATES")]
-    feature_gates: Option<String>,
-    /// The node's name; the machine's own if none is given
-    #[arg(long, value_name = "NAME")]
-    hostname_override: Option<String>,
-    /// Where state files and the directories of pods are
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = absolute())]
-    root_dir: PathBuf,
-}
-
-/// The configuration of a node on a machine, checked, and the text it came from as an object.
-fn configuration(
-    file: Option<&str>,
-    gates: Option<&str>,
-    machine: &Machine,
-) -> anyhow::Result<(KubeletConfig, Value)> {
-    let Some(file) = file else {
-        let mut config = KubeletConfig::default();
-        if let Some(text) = gates {
-            config.feature_gates = with_gates(config.feature_gates, text)?;
-        }
-        return Ok((config, json!({})));
-    };
-    let mut given = input::configuration(file)?;
-    if let Some(text) = gates {
-        given.config.feature_gates = with_gates(given.config.feature_gates, text)?;
+pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    begin_logging(&args.log)?;
+    let data_dir = args.data_dir.path();
+    let mut control = server::Settings::new(data_dir.clone());
+    if let Some(gates) = &args.node.feature_gates {
+        control.gates = with_gates(control.gates.clone(), gates)?;
     }
-    given.check(machine)?;
-    let (documents, _) = objects::yaml::parse(&given.text);
-    let written = documents.first().map(|document| document.to_json());
-    Ok((given.config, written.unwrap_or_else(|| json!({}))))
-}
-
-/// Refuses a name that no API server takes for a node, before anything is started.
-fn check_name(given: Option<&str>) -> Result<(), BadInput> {
-    let hostname = host::os::system::identity().hostname;
-    let checked = agent::node::node_name(given, &hostname);
-    checked.map(drop).map_err(|error| BadInput::new(error.to_string()))
-}
-
-fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
-    gates.with(text).map_err(|errors| {
-        BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
+    control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
+    args.admission.choose(&mut control.plugins)?;
+    let mut setup = args.node.read()?;
+    // The API server in this process enables the gate by default.
+    let gates = setup.config.feature_gates;
+    setup.config.feature_gates = gates.on_unless_said(Gate::QosResources);
+    let runtime_text = setup.runtime_text.clone();
+    let machine_text = describe(&setup.machine);
+    let lock = server::lock_data_dir(&data_dir)?;
+    let settings = up::Settings {
+        server: control,
+        agent: AgentSettings {
+            root: data_dir.join("agent"),
+            logs: data_dir.join("logs"),
+            log_links: None,
+            address: args.agent_address,
+            port: args.agent_port,
+            ..setup.into_agent_settings()
+        },
+    };
+    server::maintenance::raise_limits();
+    run(async {
+        let node = Node::start(&settings).await?;
+        let kubeconfig = data_dir.join("kubeconfig").display().to_string();
+        let text = format!(
+            "Berth is up after {:.0} ms.\n  API      https://{}\n  \
+             agent    {}; --agent-address changes it\n  node     {} ({machine_text})\n  \
+             runtime  {runtime_text}\n\
+             {}  shell    export KUBECONFIG={kubeconfig}\n  \
+             kubectl  kubectl --kubeconfig {kubeconfig} get nodes\n",
+            started.elapsed().as_secs_f64() * 1000.0,
+            node.server().address(),
+            listens_on(node.agent_address()),
+            node.name(),
+            without_root(),
+        );
+        // Standard output may be closed.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        let (stop, stopping) = watch::channel(None);
+        let mut running = tokio::spawn(node.run(stopping));
+        notify_service_manager("READY=1");
+        let pods = tokio::select! {
+            pods = shutdown_requested(&lock) => pods,
+            ended = &mut running => return Err(early_end(ended)),
+        };
+        notify_service_manager("STOPPING=1");
+        stop.send_replace(Some(pods));
+        running.await.context("the node failed")??;
+        tracing::info!("stopped");
+        drop(lock);
+        Ok(ExitCode::SUCCESS)
     })
 }
 
-/// The runtime that is meant, and what there is to say about it.
-fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpoint, String)> {
-    let told = given.or(config.container_runtime_endpoint.as_deref());
-    if let Some(text) = told {
-        let endpoint = Endpoint::parse(text)
-            .map_err(|error| BadInput::new(format!("--container-runtime-endpoint: {error}")))?;
-        return Ok((endpoint.clone(), endpoint.to_string()));
+/// Turns the early end of a node or agent into an error. The cause is logged already.
+pub(super) fn early_end(ended: Result<Result<(), TaskError>, JoinError>) -> anyhow::Error {
+    match ended {
+        Ok(Ok(())) => anyhow::anyhow!("stopped unexpectedly"),
+        Ok(Err(error)) => error.into(),
+        Err(error) => error.into(),
     }
-    let usual = Endpoint::usual();
-    if let Some(found) = usual.iter().find(|endpoint| endpoint.is_there()) {
-        return Ok((found.clone(), found.to_string()));
-    }
-    let first = usual.into_iter().next().context("no runtime is known for this system")?;
-    let said = format!(
-        "none found; pods wait until containerd listens at {first} (on Debian: apt-get install \
-         containerd), or name another with --container-runtime-endpoint"
-    );
-    Ok((first, said))
 }
 
-/// This machine in a line.
+/// Waits for a signal or for `berth down`.
+pub(super) async fn shutdown_requested(lock: &InstanceLock) -> PodsOnExit {
+    tokio::select! {
+        pods = lock.shutdown_requested() => pods,
+        () = interrupted() => PodsOnExit::Keep,
+    }
+}
+
+/// Describes this machine in one line.
 fn describe(machine: &Machine) -> String {
     let topology = &machine.topology;
     format!(
@@ -193,76 +185,7 @@ fn describe(machine: &Machine) -> String {
     )
 }
 
-pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
-    let started = Instant::now();
-    let gates = args.feature_gates.as_deref();
-    check_name(args.hostname_override.as_deref())?;
-    let machine = input::machine(None)?;
-    let (mut config, written) = configuration(args.config.as_deref(), gates, &machine)?;
-    let data_dir = args.data_dir.path();
-    // As in the API beside it.
-    config.feature_gates = config.feature_gates.on_unless_said(Gate::QosResources);
-    let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
-    let mut control = server::Settings::new(data_dir.clone());
-    if let Some(text) = gates {
-        control.gates = with_gates(control.gates.clone(), text)?;
-    }
-    control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
-    args.admission.choose(&mut control.plugins)?;
-    let presence = server::presence_on(&data_dir)?;
-    let settings = up::Settings {
-        server: control,
-        node_name: args.hostname_override,
-        configuration: written,
-        machine,
-        runtime: endpoint,
-        root: data_dir.join("agent"),
-        logs: data_dir.join("logs"),
-        log_links: None,
-        agent_address: args.agent_address,
-        agent_port: args.agent_port,
-        config,
-    };
-    logging::begin();
-    server::upkeep::raise_limits();
-    run(async {
-        let node = Node::start(&settings).await?;
-        let kubeconfig = data_dir.join("kubeconfig").display().to_string();
-        let text = format!(
-            "Berth is up after {:.0} ms.\n  API      https://{}\n  \
-             agent    {}; --agent-address changes it\n  node     {} ({})\n  runtime  {said}\n\
-             {}  shell    export KUBECONFIG={kubeconfig}\n  \
-             kubectl  kubectl --kubeconfig {kubeconfig} get nodes\n",
-            started.elapsed().as_secs_f64() * 1000.0,
-            node.server().address(),
-            listens_on(node.agent_address()),
-            node.name(),
-            describe(&settings.machine),
-            without_root(),
-        );
-        // Nobody may be reading.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        let (stop, stopping) = watch::channel(None);
-        let mut running = tokio::spawn(node.run(stopping));
-        tell_service_manager("READY=1");
-        let pods = tokio::select! {
-            pods = presence.asked_to_end() => pods,
-            () = interrupted() => Pods::RunOn,
-            ended = &mut running => {
-                ended.context("the node failed")??;
-                anyhow::bail!("the node ended although it was not stopped");
-            }
-        };
-        tell_service_manager("STOPPING=1");
-        stop.send_replace(Some(pods));
-        running.await.context("the node failed")??;
-        eprintln!("stopped");
-        drop(presence);
-        Ok(ExitCode::SUCCESS)
-    })
-}
-
-/// Returns the features that a node without root lacks; empty with root, or if the user is unknown.
+/// Lists the features that a node without root lacks; empty with root, or if the user is unknown.
 fn without_root() -> &'static str {
     match host::processes::effective_user(Path::new("/proc")) {
         None | Some(0) => "",
@@ -274,69 +197,70 @@ fn without_root() -> &'static str {
     }
 }
 
-fn tell_service_manager(state: &str) {
+pub(super) fn notify_service_manager(state: &str) {
     if let Err(error) = host::os::service::notify(state) {
-        input::warn(&format!("the service manager was not told {state}: {error}"));
+        input::warn(&format!("failed to notify the service manager of {state}: {error}"));
     }
 }
 
-/// The address of the agent's server, for people.
-fn listens_on(address: SocketAddr) -> String {
+/// Formats the address of the agent's server.
+pub(super) fn listens_on(address: SocketAddr) -> String {
     let every = if address.ip().is_unspecified() { " (every address of this machine)" } else { "" };
     format!("https://{address}{every}")
 }
 
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    crate::memory::runtime()?.block_on(work)
+    crate::memory::block_on(work)?
 }
 
-/// Waits until the process is asked to stop.
+/// Waits for SIGINT or SIGTERM.
 async fn interrupted() {
     let (stop, mut stopping) = watch::channel(false);
     let set = ctrlc::set_handler(move || {
         let _ = stop.send(true);
     });
     if set.is_err() {
-        // Then it can only be ended by the file.
+        // Without a handler only `berth down` can stop the process gracefully.
         std::future::pending::<()>().await;
     }
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
-    let dir = args.whereabouts.directory();
+    let dir = args.target.directory();
     let shown = dir.display();
-    let Some(process) = presence::who(&dir).with_context(|| format!("cannot look at {shown}"))?
+    let Some(process) =
+        instance_lock::holder(&dir).with_context(|| format!("cannot read {shown}"))?
     else {
-        input::note(&format!("nothing runs on {shown}, so there was nothing to end"));
+        input::note(&format!("no node runs on {shown}; nothing to stop"));
         return Ok(ExitCode::SUCCESS);
     };
     let running = running_pods(&dir);
-    let pods = if args.keep_pods { Pods::RunOn } else { Pods::Stop };
+    let pods = if args.keep_pods { PodsOnExit::Keep } else { PodsOnExit::Stop };
     let begun = Instant::now();
-    if !presence::end(&dir, pods, Duration::from_secs(args.timeout))? {
+    if !instance_lock::request_shutdown(&dir, pods, Duration::from_secs(args.timeout))? {
         anyhow::bail!(
-            "the node on {shown} has not ended after {} s; --timeout gives it longer",
+            "the node on {shown} has not stopped after {} s; --timeout allows more time",
             args.timeout
         );
     }
     let process = process.map_or_else(String::new, |id| format!(" (process {id})"));
     let became = match (pods, running) {
         (_, None) => String::new(),
-        (Pods::Stop, Some(1)) => ", 1 running pod was stopped".to_owned(),
-        (Pods::Stop, Some(count)) => format!(", {count} running pods were stopped"),
-        (Pods::RunOn, Some(1)) => ", 1 pod runs on".to_owned(),
-        (Pods::RunOn, Some(count)) => format!(", {count} pods run on"),
+        (PodsOnExit::Stop, Some(1)) => ", 1 running pod was stopped".to_owned(),
+        (PodsOnExit::Stop, Some(count)) => format!(", {count} running pods were stopped"),
+        (PodsOnExit::Keep, Some(1)) => ", 1 pod keeps running".to_owned(),
+        (PodsOnExit::Keep, Some(count)) => format!(", {count} pods keep running"),
     };
     let took = begun.elapsed().as_secs_f64();
-    let text = format!("ended the node on {shown}{process} in {took:.1} s{became}\n");
+    let text = format!("stopped the node on {shown}{process} in {took:.1} s{became}\n");
     Terminal::of_standard_output(Colours::Never).print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The number of pods that run on the node; `None` if its API does not answer.
+/// Counts the running pods of the node; `None` if its API server does not respond.
 fn running_pods(dir: &Path) -> Option<usize> {
-    let api = client_of(dir).ok()?;
+    let api = client_for(dir).ok()?;
     let pods = run(async { Ok(api.list_values(PODS, &Scope::default()).await?) }).ok()?;
     Some(pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count())
 }
@@ -349,30 +273,30 @@ pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Cl
 }
 
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let process = match args.whereabouts.found() {
-        // A control plane that was found by a kubeconfig may run on another machine.
-        Found::Kubeconfig(_) => None,
-        Found::Directory(directory) => {
+    let process = match args.target.resolve() {
+        // A control plane found by a kubeconfig may run on another machine.
+        Target::Kubeconfig(_) => None,
+        Target::Directory(directory) => {
             let dir = directory.display();
-            match presence::who(&directory).with_context(|| format!("cannot look at {dir}"))? {
+            match instance_lock::holder(&directory).with_context(|| format!("cannot read {dir}"))? {
                 Some(process) => process,
                 None => {
                     input::note(&format!(
-                        "nothing runs on {dir}; berth up --data-dir {dir} starts it, and --data-dir, \
-                         BERTH_DATA_DIR or KUBECONFIG name another"
+                        "no node runs on {dir}; start one with berth up --data-dir {dir}, or select \
+                         another with --data-dir, BERTH_DATA_DIR or KUBECONFIG"
                     ));
                     return Ok(ExitCode::FAILURE);
                 }
             }
         }
     };
-    let api = args.whereabouts.client()?;
+    let api = args.target.client()?;
     let (nodes, pods) = run(async {
         let nodes = api.list_values(NODES, &Scope::default()).await?;
         let pods = api.list_values(PODS, &Scope::default()).await?;
         Ok((nodes, pods))
     })?;
-    let nodes: Vec<Value> = nodes.iter().map(node_in_short).collect();
+    let nodes: Vec<Value> = nodes.iter().map(node_summary).collect();
     let phases = ["Running", "Pending", "Succeeded", "Failed"];
     let count = |phase: &str| pods.iter().filter(|pod| pod["status"]["phase"] == phase).count();
     let counts: serde_json::Map<String, Value> =
@@ -405,7 +329,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn node_in_short(node: &Value) -> Value {
+fn node_summary(node: &Value) -> Value {
     let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
     let ready = ready.cloned().unwrap_or_default();
@@ -416,65 +340,4 @@ fn node_in_short(node: &Value) -> Value {
         "runtime": node["status"]["nodeInfo"]["containerRuntimeVersion"],
         "allocatable": node["status"]["allocatable"],
     })
-}
-
-pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
-    let machine = input::machine(None)?;
-    let gates = args.feature_gates.as_deref();
-    check_name(args.hostname_override.as_deref())?;
-    let (config, written) = configuration(args.config.as_deref(), gates, &machine)?;
-    let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
-    let Some(presence) = Presence::take(&args.root_dir)
-        .with_context(|| format!("cannot use {}", args.root_dir.display()))?
-    else {
-        anyhow::bail!("an agent runs on {} already", args.root_dir.display());
-    };
-    let text = |name: &str| config.untyped.get(name).and_then(Value::as_str).map(PathBuf::from);
-    let joined = Joined {
-        node_name: args.hostname_override,
-        configuration: written,
-        machine,
-        runtime: endpoint,
-        logs: text("podLogsDir").unwrap_or_else(|| PathBuf::from("/var/log/pods")),
-        log_links: Some(PathBuf::from("/var/log/containers")),
-        address: None,
-        certificate: (text("tlsCertFile"), text("tlsPrivateKeyFile")),
-        client_authority: client_authority(&config),
-        root: args.root_dir,
-        config,
-    };
-    logging::begin();
-    server::upkeep::raise_limits();
-    run(async {
-        let api = remote(&args.kubeconfig, "kubelet")?;
-        let (agent, address) = joined.prepare(api).await?;
-        let text = format!(
-            "Berth's agent runs; the runtime: {said}\n  agent    {}; `address` and `port` of the \
-             configuration change it\n",
-            listens_on(address),
-        );
-        // Nobody may be reading.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        let (stop, stopping) = watch::channel(None);
-        let mut running = tokio::spawn(agent.run(stopping));
-        tell_service_manager("READY=1");
-        let pods = tokio::select! {
-            pods = presence.asked_to_end() => pods,
-            () = interrupted() => Pods::RunOn,
-            ended = &mut running => {
-                ended.context("the agent failed")??;
-                anyhow::bail!("the agent ended although it was not stopped");
-            }
-        };
-        stop.send_replace(Some(pods.into()));
-        running.await.context("the agent failed")??;
-        drop(presence);
-        Ok(ExitCode::SUCCESS)
-    })
-}
-
-/// `authentication.x509.clientCAFile`.
-fn client_authority(config: &KubeletConfig) -> Option<PathBuf> {
-    let file = config.untyped.get("authentication")?["x509"]["clientCAFile"].as_str()?;
-    Some(PathBuf::from(file))
 }

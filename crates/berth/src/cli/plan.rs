@@ -1,5 +1,5 @@
-//! `berth plan`: reads machines, a configuration and manifests, has the fleet planned, prints the
-//! report. The planning is `planner`'s.
+//! `berth plan`: reads machines, a configuration and manifests, runs `planner`, and prints the
+//! report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,42 +32,41 @@ use crate::terminal::{Colours, Terminal};
     berth plan -f pods.yaml --machine edge.yaml --how-many\n  \
     berth plan -f pods.yaml -o html --output-file plan.html\n  \
     kubectl get deploy -o yaml | berth plan -f - --config /var/lib/kubelet/config.yaml\n\n\
-    Without --machine this machine is planned for; without --config the settings that\n\
-    `berth config generate` writes are used. Machines are files (berth topology -o yaml, hwloc\n\
-    XML, lscpu, captures) or words.\n\n\
-    Exit codes: 0 all pods placed, 2 wrong usage or input, 3 some pods refused.")]
+    The default machine is this one; the default configuration is that of `berth config generate`.\n\
+    Machines are files (berth topology -o yaml, hwloc XML, lscpu, captures) or descriptions.\n\n\
+    Exit codes: 0 all pods placed, 2 invalid usage or input, 3 some pods refused.")]
 pub(super) struct PlanArgs {
-    /// Pods, or what makes pods; - for standard input, a directory for all in it
+    /// Pods or workloads; - for standard input, a directory for all manifests in it
     #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// A machine to plan for: a file or words
+    /// Machine to plan for: a file or a description
     #[arg(long, value_name = "FILE|WORDS")]
     machine: Vec<String>,
-    /// Several machines alike: 100x FILE
+    /// Several identical machines: 100x FILE
     #[arg(long, num_args = 1..=2, value_names = ["COUNT", "MACHINE"], value_name = "COUNTx MACHINE")]
     machines: Vec<String>,
-    /// As many machines of the given kind as the pods need
+    /// Use as many machines of the given kind as the pods need
     #[arg(long, conflicts_with = "machines")]
     how_many: bool,
-    /// The kubelet's configuration on all machines
+    /// Kubelet configuration of all machines
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
-    /// What each machine has besides, such as nvidia.com/gpu=8
+    /// Other resources of each machine, such as nvidia.com/gpu=8
     #[arg(long, value_name = "NAME=COUNT", value_parser = device)]
     resource: Vec<(String, u64)>,
-    /// pack: the first machine that takes a pod; spread: the one asked for least
+    /// pack: the first machine that accepts a pod; spread: the least requested machine
     #[arg(long, default_value = "pack", value_parser = strategy)]
     strategy: Strategy,
-    /// Tell every step of every decision
+    /// Explain every step of every decision
     #[arg(long)]
     explain: bool,
-    /// What to write
+    /// Output format
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
     /// When to use colours
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     color: Colours,
-    /// Write there instead of to standard output
+    /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
 }
@@ -80,7 +79,7 @@ enum Output {
     Yaml,
     /// A picture of one machine
     Svg,
-    /// Pictures and tables, as a page that needs nothing else
+    /// Pictures and tables as a self-contained page
     Html,
 }
 
@@ -100,7 +99,7 @@ fn device(text: &str) -> Result<(String, u64), String> {
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let mut workloads = input::manifests(&args.files)?;
     if workloads.is_empty() {
-        return Err(BadInput::new("there are no pods in what was given").into());
+        return Err(BadInput::new("the input has no pods").into());
     }
     warn_about_what_is_ignored(&workloads);
     let kinds = kinds(args)?;
@@ -157,7 +156,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     Ok(if report.summary.refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-/// The machine as a picture; a picture shows one.
+/// Draws the machine; a picture shows only one.
 fn drawn(simulation: &mut Simulation<'_>, report: &Report) -> anyhow::Result<String> {
     match report.machines.len() {
         1 => Ok(render_svg(&picture(simulation, report, 0))),
@@ -168,7 +167,7 @@ fn drawn(simulation: &mut Simulation<'_>, report: &Report) -> anyhow::Result<Str
     }
 }
 
-/// The kinds of machines asked for, and how many of each.
+/// Returns the requested kinds of machines with their counts.
 fn kinds(args: &PlanArgs) -> anyhow::Result<Vec<(Machine, usize)>> {
     let mut kinds = Vec::new();
     for given in &args.machine {
@@ -199,7 +198,7 @@ fn kinds(args: &PlanArgs) -> anyhow::Result<Vec<(Machine, usize)>> {
     Ok(kinds)
 }
 
-/// Every machine with its name and the number of its kind. Names are unique.
+/// Returns every machine's unique name with the index of its kind.
 fn fleet(kinds: &[(Machine, usize)]) -> Vec<(String, usize)> {
     let mut fleet: Vec<(String, usize)> = Vec::new();
     let mut given: BTreeMap<&str, usize> = BTreeMap::new();
@@ -218,7 +217,7 @@ fn fleet(kinds: &[(Machine, usize)]) -> Vec<(String, usize)> {
     fleet
 }
 
-/// A machine with the configuration given, or with what Berth recommends; and a line about it.
+/// Applies the given or the recommended configuration to a machine, and describes it in one line.
 fn configure(
     machine: &Machine,
     given: Option<&Configuration>,
@@ -234,7 +233,7 @@ fn configure(
             Ok((configured, text))
         }
         Err(error) => {
-            // Too small a machine to reserve anything on.
+            // The machine is too small to reserve anything.
             input::note(&format!("{}: planned without managers: {error}", machine.name));
             let config = KubeletConfig::default();
             let configured = Configured::new(machine, &config)
@@ -266,8 +265,8 @@ fn settings(configured: &Configured, config: &KubeletConfig, source: &str) -> St
     text
 }
 
-/// Lets pods that a cluster has bound to a node go to any machine, unless the plan has one of that name:
-/// where they are now is no wish of theirs. A pod that was not read from a cluster keeps its node name.
+/// Clears the node name of pods that were read from a cluster, unless the plan has a machine of
+/// that name: their current node is not a constraint. Other pods keep their node name.
 fn forget_other_nodes(workloads: &mut [Workload], fleet: &[(String, usize)]) {
     let names: BTreeSet<&str> = fleet.iter().map(|(name, _)| name.as_str()).collect();
     let mut forgotten: BTreeMap<String, usize> = BTreeMap::new();
@@ -283,12 +282,12 @@ fn forget_other_nodes(workloads: &mut [Workload], fleet: &[(String, usize)]) {
     for (node, count) in forgotten {
         let pods = if count == 1 { "1 pod runs" } else { &format!("{count} pods run") };
         note(&format!(
-            "{pods} on node {node:?}, which is no machine of this plan: planned for any machine"
+            "{pods} on node {node:?}, which is not a machine of this plan: planned for any machine"
         ));
     }
 }
 
-/// Constraints that only a cluster can judge are not judged here; that must be said.
+/// Warns about constraints that only a scheduler with a cluster can check.
 fn warn_about_what_is_ignored(workloads: &[Workload]) {
     const FIELDS: [&str; 3] = ["affinity", "topologySpreadConstraints", "resourceClaims"];
     for workload in workloads {

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use controllers::Selection;
-use objects::FeatureGates;
 
-use super::place::DataDir;
-use super::{BadInput, admission};
+use super::node_options::with_gates;
+use super::target::DataDir;
+use super::{BadInput, admission, begin_logging};
+use crate::logging::LogOptions;
 use crate::server::{self, Settings};
 
 #[derive(Debug, Args)]
@@ -17,44 +18,46 @@ use crate::server::{self, Settings};
     berth server --data-dir /var/lib/berth\n  \
     berth server --data-dir ./here --https-listen-port 7443 --feature-gates QOSResources=false\n  \
     kubectl --kubeconfig ./here/kubeconfig get namespaces\n\n\
-    Everything it needs is made at the first start: keys and certificates in DIR/pki, the store in\n\
-    DIR/store, and DIR/kubeconfig for an administrator and DIR/viewer.kubeconfig for somebody who\n\
-    may look but not touch.")]
+    The first start creates keys and certificates in DIR/pki, the store in DIR/store, DIR/kubeconfig\n\
+    for administrators and DIR/viewer.kubeconfig for read-only users.")]
 pub(super) struct ServerArgs {
     #[command(flatten)]
     data_dir: DataDir,
-    /// YAML file with the settings below, named as here; flags win over it
+    /// YAML file with the settings below under the same names; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Features to switch on or off: A=true,B=false
+    /// Feature gates to enable or disable: A=true,B=false
     #[arg(long, value_name = "GATES")]
     feature_gates: Option<String>,
-    /// The address to listen on
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
-    /// The port to listen on; 0 for one that is free
+    /// Port to listen on; 0 for a free one
     #[arg(long, value_name = "PORT")]
     https_listen_port: Option<u16>,
-    /// More names and addresses clients reach this server by, separated by commas
+    /// Additional names and addresses of this server for its certificate (comma-separated)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     tls_san: Vec<String>,
-    /// Whether privileged and host-process containers are allowed
+    /// Allow privileged and host-process containers [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     allow_privileged: Option<bool>,
-    /// The addresses of services
+    /// Address range of services
     #[arg(long, value_name = "CIDR")]
     service_cluster_ip_range: Option<String>,
-    /// Which loops run, separated by commas: `*` for all, a name for one, -name for all but that
+    /// Controllers to run (comma-separated): `*` for all, NAME for one, -NAME to exclude one
     #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Option<Vec<String>>,
     #[command(flatten)]
     admission: admission::Args,
-    /// Write who asked for what to this file, a JSON object a line
+    /// Write an audit log (JSON lines) to this file
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    begin_logging(&args.log)?;
     let mut settings = Settings::new(args.data_dir.path());
     if let Some(file) = &args.config {
         settings.read(file).map_err(BadInput)?;
@@ -84,10 +87,4 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     settings.audit_log = args.audit_log_path.or(settings.audit_log);
     server::run(&settings)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
-    gates.with(text).map_err(|errors| {
-        BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
-    })
 }

@@ -1,5 +1,5 @@
-//! `berth state`: the kubelet's state files — shown, checked against a machine and a configuration,
-//! and migrated to them. What fits is `placement`'s to say, how files are written `host`'s.
+//! `berth state`: shows the kubelet's state files, checks them against a machine and a
+//! configuration, and migrates them. `placement` decides what fits; `host` writes the files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ pub(super) struct StateArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum StateCommand {
-    /// Show what the state files of a directory say
+    /// Show the contents of a directory's state files
     #[command(after_help = "Examples:\n  berth state show /var/lib/kubelet\n  \
         berth state show /var/lib/kubelet -o json")]
     Show {
@@ -32,34 +32,34 @@ enum StateCommand {
         #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
         output: Output,
     },
-    /// Say whether the state files fit a configuration and a machine, and if not, why
+    /// Check whether the state files fit a configuration and a machine
     #[command(after_help = "Examples:\n  \
         berth state check /var/lib/kubelet --config /var/lib/kubelet/config.yaml\n\n\
-        Exit codes: 0 they fit, 2 wrong input, 3 they do not fit.")]
-    Check(Where),
-    /// Keep of the state files what still fits, name the rest, and write them anew
+        Exit codes: 0 they fit, 2 invalid input, 3 they do not fit.")]
+    Check(StateLocation),
+    /// Rewrite the state files with the entries that still fit, and list the others
     #[command(after_help = "Examples:\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml --dry-run\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml\n\n\
-        The old files are kept beside the new ones as *.backup-N. A file that cannot be read counts as\n\
-        empty, as it does to Berth's agent. Stop the kubelet or agent that uses the directory first.")]
+        The old files are kept next to the new ones as *.backup-N. An unreadable file counts as empty, as\n\
+        in Berth's agent. Stop the kubelet or agent that uses the directory first.")]
     Migrate {
         #[command(flatten)]
-        place: Where,
-        /// Only say what would change
+        place: StateLocation,
+        /// Only show what would change
         #[arg(long)]
         dry_run: bool,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Where {
+struct StateLocation {
     /// Directory with cpu_manager_state and memory_manager_state
     dir: PathBuf,
     /// The kubelet's configuration
     #[arg(long, value_name = "FILE")]
     config: String,
-    /// The machine: a file or words; this machine if none is given
+    /// The machine: a file or a description [default: this machine]
     #[arg(long, value_name = "FILE|WORDS")]
     machine: Option<String>,
 }
@@ -71,7 +71,7 @@ enum Output {
     Yaml,
 }
 
-/// Some pods cannot be kept where they are.
+/// Exit code: some pods cannot keep their allocation.
 const DOES_NOT_FIT: u8 = 3;
 
 pub(super) fn run(args: StateArgs) -> anyhow::Result<ExitCode> {
@@ -82,17 +82,17 @@ pub(super) fn run(args: StateArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn say(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<()> {
     Ok(Terminal::of_standard_output(Colours::Never).print(text)?)
 }
 
-fn node(place: &Where) -> anyhow::Result<Node> {
+fn node(place: &StateLocation) -> anyhow::Result<Node> {
     let configuration = input::configuration(&place.config)?;
     let machine = input::machine(place.machine.as_deref())?;
     Ok(configuration.check(&machine)?.node)
 }
 
-/// The content of a state file; `None` if there is none.
+/// Reads a state file; `None` if it does not exist.
 fn read(dir: &Path, manager: Manager) -> anyhow::Result<Option<Vec<u8>>> {
     let path = dir.join(manager.file_name());
     match fs::read(&path) {
@@ -102,8 +102,8 @@ fn read(dir: &Path, manager: Manager) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A file's state whatever policy it was written under: the policy is not what is asked here.
-fn whatever_policy<T>(
+/// Returns the state of a file written under any policy.
+fn ignore_policy<T>(
     parse: impl Fn(&str) -> Result<T, StateFileError>,
     configured: &str,
 ) -> Result<T, StateFileError> {
@@ -117,24 +117,24 @@ fn whatever_policy<T>(
 struct States {
     cpu: Option<CpuState>,
     memory: Option<MemoryState>,
-    /// Files that are no state.
+    /// Files without usable state.
     unusable: Vec<RestoreError>,
 }
 
-/// Reads both files. What of them cannot be used is the caller's to judge.
+/// Reads both files; the caller handles unusable ones.
 fn states(dir: &Path) -> anyhow::Result<States> {
     let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
     let mut unusable = Vec::new();
     let cpu = read(dir, Manager::Cpu)?
-        .map(|bytes| whatever_policy(|policy| CpuState::parse(&bytes, policy, gates), "static"));
+        .map(|bytes| ignore_policy(|policy| CpuState::parse(&bytes, policy, gates), "static"));
     let memory = read(dir, Manager::Memory)?
-        .map(|bytes| whatever_policy(|policy| MemoryState::parse(&bytes, policy, gates), "Static"));
+        .map(|bytes| ignore_policy(|policy| MemoryState::parse(&bytes, policy, gates), "Static"));
     let cpu = usable(dir, Manager::Cpu, cpu, &mut unusable);
     let memory = usable(dir, Manager::Memory, memory, &mut unusable);
     Ok(States { cpu, memory, unusable })
 }
 
-/// The state of a file, if there is one that can be used.
+/// Returns the state of a file if it exists and is usable.
 fn usable<T>(
     dir: &Path,
     manager: Manager,
@@ -152,7 +152,7 @@ fn usable<T>(
 }
 
 impl States {
-    /// The states, empty ones for files that are missing or unusable, as the agent has it.
+    /// Returns both states; missing or unusable files give empty ones, as in the agent.
     fn or_empty(&self, node: &Node) -> (CpuState, MemoryState) {
         let cpu = self.cpu.clone().unwrap_or_else(|| CpuState::empty(node.cpu.policy_name()));
         let memory = self.memory.clone();
@@ -185,21 +185,21 @@ fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
         Output::Yaml => objects::yaml::write::blocks(&as_json(&states).to_string()),
         Output::Text => as_text(&states),
     };
-    say(&text)?;
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A manager without a file is left out.
+/// Renders the states; a manager without a file is omitted.
 fn as_json(states: &States) -> Value {
     let nodes = |ids: &[placement::NumaId]| -> Vec<u32> { ids.iter().map(|id| id.0).collect() };
     let mut value = Map::new();
     if let Some(cpu) = &states.cpu {
-        let told = json!({
+        let state = json!({
             "policy": cpu.policy,
             "defaultCpuSet": cpu.default_cpus,
             "entries": cpu.entries,
         });
-        value.insert("cpuManager".to_owned(), told);
+        value.insert("cpuManager".to_owned(), state);
     }
     if let Some(memory) = &states.memory {
         let entries = memory.entries.iter().map(|(pod, containers)| {
@@ -215,8 +215,8 @@ fn as_json(states: &States) -> Value {
             });
             (pod.clone(), Value::Object(containers.collect()))
         });
-        let told = json!({"policy": memory.policy, "entries": entries.collect::<Map<_, _>>()});
-        value.insert("memoryManager".to_owned(), told);
+        let state = json!({"policy": memory.policy, "entries": entries.collect::<Map<_, _>>()});
+        value.insert("memoryManager".to_owned(), state);
     }
     Value::Object(value)
 }
@@ -250,7 +250,7 @@ fn as_text(states: &States) -> String {
     text
 }
 
-fn check(place: &Where) -> anyhow::Result<ExitCode> {
+fn check(place: &StateLocation) -> anyhow::Result<ExitCode> {
     let node = node(place)?;
     let states = states(&place.dir)?;
     let (cpu, memory) = states.or_empty(&node);
@@ -266,7 +266,7 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
             } else {
                 ""
             };
-            say(&format!("{dir}: fits{note}\n"))?;
+            print(&format!("{dir}: fits{note}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         strict => {
@@ -276,12 +276,12 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
             for unusable in &states.unusable {
                 input::warn(&unusable.to_string());
             }
-            say(&format!("{dir}: does not fit; a migration would\n"))?;
+            print(&format!("{dir}: does not fit; a migration would\n"))?;
             for unusable in &states.unusable {
-                say(&format!("  - {}\n", lost(unusable)))?;
+                print(&format!("  - {}\n", lost(unusable)))?;
             }
             for change in &migration.changes {
-                say(&format!("  - {change}\n"))?;
+                print(&format!("  - {change}\n"))?;
             }
             input::note("berth state migrate keeps the rest and a backup");
             Ok(ExitCode::from(DOES_NOT_FIT))
@@ -289,25 +289,25 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The agent's treatment of a file that cannot be read as state.
+/// Describes how the agent treats an unusable file.
 fn lost(RestoreError { path, cause, .. }: &RestoreError) -> String {
     format!("{path} cannot be used: {cause}; nothing of it is kept")
 }
 
-fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
+fn migrate_files(place: &StateLocation, dry_run: bool) -> anyhow::Result<ExitCode> {
     let node = node(place)?;
     let states = states(&place.dir)?;
     let (cpu, memory) = states.or_empty(&node);
     let migration = migrate(&node, &cpu, &memory);
     let dir = place.dir.display();
     for unusable in &states.unusable {
-        say(&format!("{}\n", lost(unusable)))?;
+        print(&format!("{}\n", lost(unusable)))?;
     }
     for change in &migration.changes {
-        say(&format!("{change}\n"))?;
+        print(&format!("{change}\n"))?;
     }
     if migration.changes.is_empty() && states.unusable.is_empty() {
-        say(&format!("{dir}: fits already; nothing to do\n"))?;
+        print(&format!("{dir}: fits already; nothing to do\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     if dry_run {
@@ -316,7 +316,7 @@ fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
     }
     let (cpu, memory) = states_of(&node, &migration.ledger);
     let files = [(Manager::Cpu, cpu.render()), (Manager::Memory, memory.render())];
-    // Both backups first: a failure half-way leaves the old state whole.
+    // Back up both files first: a failure half-way leaves the old state intact.
     for (manager, _) in &files {
         let path = place.dir.join(manager.file_name());
         if let Some(backup) = host::files::back_up(&path).context("the backup failed")? {
@@ -327,6 +327,6 @@ fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
         let path = place.dir.join(manager.file_name());
         host::files::write_atomically(&path, text.as_bytes()).context("writing failed")?;
     }
-    say(&format!("{dir}: migrated\n"))?;
+    print(&format!("{dir}: migrated\n"))?;
     Ok(ExitCode::SUCCESS)
 }

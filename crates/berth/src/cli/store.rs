@@ -1,4 +1,5 @@
-//! `berth store check` and `berth store repair`: what a damaged store has lost, and one with the rest.
+//! `berth store check` and `berth store repair`: report damage of a store, and rebuild it from the
+//! readable part.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,11 +11,11 @@ use store::{Damage, Examination, Fate, LostKey, Region};
 
 use super::BadInput;
 use super::node::Output;
-use super::place::DataDir;
-use crate::repair::{self, Repair, Unfit};
+use super::target::DataDir;
+use crate::repair::{self, Repair, RepairError};
 use crate::terminal::{Colours, Terminal};
 
-/// The exit code for a store that has lost something.
+/// Exit code: the store has lost data.
 const LOST: u8 = 3;
 
 #[derive(Debug, Args)]
@@ -25,21 +26,20 @@ pub(super) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// Read everything that is stored, past damage, and report what is lost
+    /// Read the whole store, past damage, and report lost data
     #[command(after_help = "Examples:\n  \
         berth store check --data-dir /var/lib/berth\n  \
         berth store check -o json\n\n\
-        Nothing may run on DIR. Nothing is changed.\n\n\
-        Exit codes: 0 all is intact, 1 it cannot be read, 2 wrong usage or input, 3 something is lost.")]
+        No node may run on DIR. The store is not changed.\n\n\
+        Exit codes: 0 intact, 1 unreadable, 2 invalid usage or input, 3 data is lost.")]
     Check(Target),
-    /// Put a store in the place of a damaged one, with everything of it that can be read
+    /// Replace a damaged store by one with everything that can be read
     #[command(after_help = "Examples:\n  \
         berth store repair --data-dir /var/lib/berth\n\n\
-        Nothing may run on DIR. The damaged store is kept as DIR/store.damaged-1. Watches of clients\n\
-        begin anew, as after `berth restore`. If there is a backup that is recent enough, restoring it\n\
-        loses less.\n\n\
-        Exit codes: 0 nothing had to be repaired or a repair was finished, 1 it cannot be repaired,\n\
-        2 wrong usage or input, 3 it was repaired and something is lost.")]
+        No node may run on DIR. The damaged store is kept as DIR/store.damaged-1. Clients must relist, as\n\
+        after `berth restore`. Restoring a recent backup may lose less.\n\n\
+        Exit codes: 0 intact, or an interrupted repair was finished, 1 repair failed, 2 invalid usage or\n\
+        input, 3 repaired with loss of data.")]
     Repair(Target),
 }
 
@@ -58,9 +58,9 @@ pub(super) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Turns an error that the caller can correct into wrong input.
-fn told(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast::<Unfit>() {
+/// Turns an error that the user can correct into invalid input.
+fn as_bad_input(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<RepairError>() {
         Ok(unfit) => BadInput::new(unfit.to_string()).into(),
         Err(error) => error,
     }
@@ -68,7 +68,7 @@ fn told(error: anyhow::Error) -> anyhow::Error {
 
 fn check(Target { place, output }: &Target) -> anyhow::Result<ExitCode> {
     let data_dir = &place.path();
-    let found = repair::examine(data_dir).map_err(told)?;
+    let found = repair::examine(data_dir).map_err(as_bad_input)?;
     let mut text = render(data_dir, &found);
     if !found.is_intact() {
         let dir = data_dir.display();
@@ -84,7 +84,7 @@ fn check(Target { place, output }: &Target) -> anyhow::Result<ExitCode> {
 
 fn repair(Target { place, output }: &Target) -> anyhow::Result<ExitCode> {
     let data_dir = &place.path();
-    let (text, view, code) = match repair::repair(data_dir).map_err(told)? {
+    let (text, view, code) = match repair::repair(data_dir).map_err(as_bad_input)? {
         Repair::NotNeeded(found) => {
             let text = render(data_dir, &found) + "There is nothing to repair.\n";
             (text, with(view(&found), "repaired", false), ExitCode::SUCCESS)

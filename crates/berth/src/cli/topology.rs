@@ -1,7 +1,6 @@
-//! `berth topology`: this machine or any other, as text, picture or file; and captures.
+//! `berth topology`: shows a machine as text, picture or file, and captures its sysfs.
 //!
-//! Main type: [`TopologyArgs`]. Finding and reading the machine is [`crate::machine_source`]'s
-//! business, drawing is `planner`'s.
+//! Main type: [`TopologyArgs`]. [`crate::machine_source`] reads the machine; `planner` draws it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,20 +24,20 @@ Examples:
   lstopo --of xml | berth topology --from - -o svg > machine.svg
   berth topology -o yaml > machine.yaml              to edit, and to plan for with --machine
 
-MACHINE is a file (Berth's own YAML or JSON, hwloc's XML, lscpu's table or JSON, a capture; told
-apart by what is in it), a sysfs directory, - for standard input, or the machine in words.
-Each mark of the drawing is a CPU, each cell a core; on large machines neighbours that look the
-same are drawn once. Whatever was odd about the machine is told on standard error.";
+MACHINE is a file (Berth's own YAML or JSON, hwloc's XML, lscpu's table or JSON, a capture; the
+format is detected), a sysfs directory, - for standard input, or a description in words.
+Each mark of the drawing is a CPU, each cell a core; on large machines identical neighbours are
+drawn once. Anomalies of the machine are reported on standard error.";
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub(super) struct TopologyArgs {
     #[command(subcommand)]
     command: Option<TopologyCommand>,
-    /// Another machine than this: a file, a sysfs directory, - or words
+    /// Another machine: a file, a sysfs directory, - for standard input, or a description
     #[arg(long, value_name = "MACHINE")]
     from: Option<String>,
-    /// What to write
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     /// Draw with plain ASCII characters
@@ -56,15 +55,15 @@ enum Output {
     Text,
     /// Berth's machine file
     Json,
-    /// The same, shorter
+    /// The machine file as YAML
     Yaml,
-    /// A picture for people
+    /// A picture
     Svg,
 }
 
 #[derive(Debug, Subcommand)]
 enum TopologyCommand {
-    /// Record what a Linux machine says of itself in one file, for --from on any other machine
+    /// Record a Linux machine's sysfs in one file, for --from on another machine
     Capture(CaptureArgs),
 }
 
@@ -74,13 +73,13 @@ Examples:
   berth topology capture -o node-7.json
   berth topology --from node-7.json
 
-A capture holds CPU numbers, sibling lists, caches, NUMA nodes, sizes of memory and distances: no
-host name, no serial number, no address.")]
+A capture contains CPU numbers, sibling lists, caches, NUMA nodes, memory sizes and distances, but no
+host name, serial number or address.")]
 struct CaptureArgs {
     /// The sysfs to record
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     sysfs: PathBuf,
-    /// The file to write; standard output if left out
+    /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `berth version`: the version of this program, for people and for scripts.
+//! `berth version`: the version of this program.
 
 use std::process::ExitCode;
 

@@ -41,7 +41,7 @@ impl Authority {
     }
 }
 
-/// All authorities that there were, oldest first.
+/// All authorities that ever existed, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Authorities(Vec<Authority>);
 
@@ -53,8 +53,8 @@ fn stem(index: usize) -> String {
     }
 }
 
-/// The files in a directory for keys that a cluster cannot make again: of every authority, and the
-/// secret of tokens.
+/// Returns the files in a key directory that a cluster cannot recreate: those of every authority,
+/// and the token secret.
 pub(crate) fn irreplaceable(pki: &Path) -> Vec<String> {
     let mut files = vec!["ca.crt".to_owned(), "ca.key".to_owned(), "token.key".to_owned()];
     let further = (1..).map(stem).take_while(|stem| pki.join(format!("{stem}.crt")).exists());
@@ -63,7 +63,7 @@ pub(crate) fn irreplaceable(pki: &Path) -> Vec<String> {
 }
 
 impl Authorities {
-    /// Reads the authorities of a directory for keys; none if it has none.
+    /// Reads the authorities of a key directory; the list may be empty.
     pub(super) fn load(pki: &Path) -> Result<Authorities> {
         let mut found = Vec::new();
         loop {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_is_trusted_for_a_certificate_lifetime_before_it_signs() {
+    fn successor_is_trusted_one_certificate_lifetime_before_it_signs() {
         let (dir, mut authorities) = fresh();
         let pki = dir.path();
         let first = authorities.issuer(at(0)).unwrap().clone();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_signs_again_when_the_clock_is_right_again() {
+    fn authority_signs_again_after_a_clock_error() {
         let (dir, mut authorities) = fresh();
         let first = authorities.issuer(at(0)).unwrap().clone();
         for wrong in [SystemTime::UNIX_EPOCH, at(20_000), SystemTime::UNIX_EPOCH, at(20_000)] {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_key_is_an_error_and_a_key_that_was_never_used_is_not() {
+    fn lost_key_is_an_error_unless_it_was_never_used() {
         let (dir, _) = fresh();
         fs::rename(dir.path().join("ca.key"), dir.path().join("away")).unwrap();
         let error = Authorities::load(dir.path()).unwrap_err().to_string();

@@ -30,18 +30,18 @@ use tokio::sync::watch;
 use super::authorities::{Authorities, Authority, save_pair};
 use super::kubeconfig;
 
-/// How long an agent may take to be connected to.
-const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a connection to an agent.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The group of the certificate that agents are shown. It has no role at the API itself: with a stolen
-/// one only agents can be asked.
+/// The group of the client certificate for agents. It has no role in the API: a stolen certificate
+/// gives access to agents only.
 const API_SERVERS: &str = "berth:apiservers";
 
-/// Between two looks at the clock. A clock that was set is noticed after this time at the latest.
+/// Interval of the checks; the longest delay after which a changed clock is noticed.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 /// The shortest secret for tokens, in bytes.
-const LEAST_SECRET: usize = 32;
+const MIN_SECRET: usize = 32;
 
 /// The owner of a certificate.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl Leaf {
         Ok(Leaf { subject, pair, validity, issuer: issuer.pair.clone() })
     }
 
-    /// Signs it anew if it has to be. Returns whether it had to be.
+    /// Signs the certificate again if necessary. Returns true if it did.
     fn renew(&mut self, issuer: &Authority, now: SystemTime) -> Result<bool> {
         if self.issuer == issuer.pair && !self.validity.is_due(now) {
             return Ok(false);
@@ -86,20 +86,20 @@ impl Leaf {
     }
 }
 
-/// The material that is renewed.
+/// The renewable keys and certificates.
 #[derive(Debug)]
 struct State {
     authorities: Authorities,
     server: Leaf,
     admin: Leaf,
     viewer: Leaf,
-    /// The identity of the API server at the agents of nodes.
+    /// The API server's identity towards agents.
     to_agents: Leaf,
     /// The serving certificate of the agent in this process, if there is one.
     agent: Option<(Leaf, ServerTls)>,
-    /// Where the API server listens, once it does.
+    /// The address of the API server, once it is bound.
     address: Option<SocketAddr>,
-    /// True if the files are older than what is in use.
+    /// True if the files are older than the certificates in use.
     unsaved: bool,
 }
 
@@ -115,14 +115,14 @@ struct Shared {
     clock: Clock,
     token_secret: Vec<u8>,
     tls: ServerTls,
-    way_to_agents: Dialer,
+    agent_dialer: Dialer,
     bundle: watch::Sender<String>,
     state: Mutex<State>,
 }
 
 impl Certificates {
-    /// Loads what is in the data directory and makes what is missing. `names` are those the API server
-    /// is reached by.
+    /// Loads the data directory's files and creates missing ones. `names` are the API server's
+    /// names.
     pub(super) fn load_or_make(
         data_dir: &Path,
         names: Vec<String>,
@@ -144,8 +144,8 @@ impl Certificates {
         let bundle = authorities.bundle(now);
         let tls = ServerTls::new(&server.pair, Some(&bundle), clock.clone())?;
         let own = Some(&to_agents.pair);
-        let way_to_agents =
-            Dialer::new_at(&bundle, own, &["http/1.1"], AGENT_PATIENCE, clock.clone())?;
+        let agent_dialer =
+            Dialer::new_at(&bundle, own, &["http/1.1"], AGENT_TIMEOUT, clock.clone())?;
         let state = State {
             authorities,
             server,
@@ -161,7 +161,7 @@ impl Certificates {
             clock,
             token_secret,
             tls,
-            way_to_agents,
+            agent_dialer,
             bundle: watch::Sender::new(bundle),
             state: Mutex::new(state),
         };
@@ -182,11 +182,11 @@ impl Certificates {
     }
 
     /// Connects to agents with the current identity.
-    pub(super) fn way_to_agents(&self) -> Dialer {
-        self.shared.way_to_agents.clone()
+    pub(super) fn agent_dialer(&self) -> Dialer {
+        self.shared.agent_dialer.clone()
     }
 
-    /// The certificates of all authorities to trust, now and later.
+    /// Returns the certificates of all trusted authorities; the channel follows changes.
     #[must_use]
     pub fn bundle(&self) -> watch::Receiver<String> {
         self.shared.bundle.subscribe()
@@ -199,8 +199,7 @@ impl Certificates {
         self.save(&mut state)
     }
 
-    /// Returns TLS material for the agent in this process, which is reached by `names`. It stays
-    /// current.
+    /// Returns TLS material for the agent in this process with these names. It stays current.
     pub fn serve_agent(&self, names: Vec<String>) -> Result<ServerTls> {
         let mut state = self.state();
         let now = self.shared.clock.now();
@@ -212,13 +211,13 @@ impl Certificates {
         Ok(tls)
     }
 
-    /// Renews what has to be renewed now. Returns whether anything was.
+    /// Renews what is due now. Returns true if anything was renewed.
     ///
-    /// On an error everything that could be renewed is in use, and the next call tries the rest again.
+    /// After an error everything that could be renewed is in use; the next call retries the rest.
     pub fn check(&self) -> Result<bool> {
         let now = self.shared.clock.now();
         let mut state = self.state();
-        // Without a place to keep it, a new authority is of no use; what there is goes on signing.
+        // An authority that cannot be stored is useless; the existing one continues to sign.
         let made = state.authorities.ensure(&self.shared.data_dir.join("pki"), now);
         let State { authorities, server, admin, viewer, to_agents, agent, .. } = &mut *state;
         let issuer = authorities.issuer(now).context("there is no authority")?;
@@ -236,7 +235,7 @@ impl Certificates {
         }
         if renewed {
             self.shared.tls.replace(&server.pair, Some(&bundle))?;
-            self.shared.way_to_agents.replace(&bundle, Some(&to_agents.pair))?;
+            self.shared.agent_dialer.replace(&bundle, Some(&to_agents.pair))?;
             self.shared.bundle.send_if_modified(|current| {
                 let changed = *current != bundle;
                 *current = bundle;
@@ -251,7 +250,7 @@ impl Certificates {
         Ok(renewed)
     }
 
-    /// Writes what clients and the next start read.
+    /// Writes the files for clients and for the next start.
     fn save(&self, state: &mut State) -> Result<()> {
         let dir = &self.shared.data_dir;
         let pki = dir.join("pki");
@@ -289,9 +288,9 @@ impl Certificates {
 
 fn load_or_make_secret(path: &Path) -> Result<Vec<u8>> {
     match fs::read(path) {
-        Ok(secret) if secret.len() >= LEAST_SECRET => Ok(secret),
+        Ok(secret) if secret.len() >= MIN_SECRET => Ok(secret),
         Ok(secret) => bail!(
-            "{} has {} bytes instead of {LEAST_SECRET} or more; put it back from a backup, or remove \
+            "{} has {} bytes instead of {MIN_SECRET} or more; put it back from a backup, or remove \
              it to have a new one made (every service-account token then becomes invalid)",
             path.display(),
             secret.len()

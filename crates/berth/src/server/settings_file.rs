@@ -1,4 +1,4 @@
-//! The settings of `berth server` from a YAML file, named as the flags are.
+//! The settings of `berth server` from a YAML file, under the names of the flags.
 
 use std::fs;
 use std::path::Path;
@@ -61,21 +61,21 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
             settings.allow_privileged = text.parse().map_err(|_| expected("true or false"))?;
         }
         "controllers" => {
-            let words = words(value, &text);
-            settings.controllers.enabled = Selection::parse(words.iter().map(String::as_str))
+            let list = list(value, &text);
+            settings.controllers.enabled = Selection::parse(list.iter().map(String::as_str))
                 .map_err(|error| error.to_string())?;
         }
         "disable-admission-plugins" => {
-            let off = words(value, &text);
+            let off = list(value, &text);
             settings.plugins.choose(&[], &off).map_err(|error| error.to_string())?;
         }
         "enable-admission-plugins" => {
-            let on = words(value, &text);
+            let on = list(value, &text);
             settings.plugins.choose(&on, &[]).map_err(|error| error.to_string())?;
         }
         "service-cluster-ip-range" => settings.service_range = text,
         "audit-log-path" => settings.audit_log = Some(text.into()),
-        "tls-san" => settings.names.extend(words(value, &text)),
+        "tls-san" => settings.names.extend(list(value, &text)),
         "feature-gates" => {
             let text = match &value.value {
                 Value::Map(entries) => {
@@ -96,8 +96,8 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
     Ok(())
 }
 
-/// A list, or its words separated by commas.
-fn words(value: &Node, text: &str) -> Vec<String> {
+/// Returns a YAML list, or the items of a comma-separated text.
+fn list(value: &Node, text: &str) -> Vec<String> {
     match &value.value {
         Value::List(items) => {
             let scalars = items.iter().filter_map(|item| match &item.value {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_and_mistakes_named() {
+    fn settings_are_read_and_errors_are_located() {
         let settings = read_text(
             "https-listen-port: 7443\nbind-address: 0.0.0.0\nallow-privileged: false\n\
              feature-gates: {QOSResources: false}\ntls-san: [a.example, 10.1.1.1]\n\

@@ -1,5 +1,5 @@
-//! Attacks on access and on the loops: cycles of owners, impersonation, nodes that reach too far, an audit log
-//! that cannot be written.
+//! Attacks on authorization and on controllers: owner cycles, impersonation, nodes that exceed
+//! their rights, an audit log that cannot be written.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::server::{Server, Who};
 
-/// For what takes thousands of requests on a slow machine.
+/// Timeout for thousands of requests on a slow machine.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Waits until a check holds.
@@ -64,7 +64,7 @@ async fn delete(admin: &Client, namespace: &str, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_own_each_other_go_and_the_server_stays() {
+async fn owner_cycles_are_deleted_and_the_server_survives() {
     let mut server = Server::start();
     for length in [1, 2, 3] {
         let (admin, place) = (server.admin(), format!("cycle-{length}"));
@@ -80,7 +80,7 @@ async fn objects_that_own_each_other_go_and_the_server_stays() {
             own(&admin, &place, name, owner(other, uid)).await;
         }
         delete(&admin, &place, "c0").await;
-        // What was stored by then is what the next process begins with.
+        // The next process starts with what is stored now.
         server.restart(&[]);
         let admin = server.admin();
         for (name, _) in &made {
@@ -91,7 +91,7 @@ async fn objects_that_own_each_other_go_and_the_server_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_of_a_cycle_that_are_all_deleted_at_once_go_too() {
+async fn objects_of_a_cycle_can_be_deleted_together() {
     let server = Server::start();
     let admin = server.admin();
     namespace(&admin, "both").await;
@@ -105,7 +105,7 @@ async fn objects_of_a_cycle_that_are_all_deleted_at_once_go_too() {
     server.assert_alive().await;
 }
 
-/// The objects of the chain, made as this many chains at a time that are joined afterwards.
+/// Length of the chain. It is created as `AT_A_TIME` chains, which are then joined.
 const CHAIN: usize = 20_000;
 const AT_A_TIME: usize = 40;
 
@@ -137,7 +137,7 @@ async fn a_long_chain_of_owners_is_deleted_across_a_restart() {
     for pair in ends.windows(2) {
         own(&admin, "chain", &pair[1].1, pair[0].2.clone()).await;
     }
-    // The last one is held, so that all of them wait.
+    // A finalizer on the last one holds up all of them.
     let held = ends[AT_A_TIME - 1].2["name"].as_str().unwrap().to_owned();
     let hold = json!({"metadata": {"finalizers": ["example.com/hold"]}});
     admin.patch(CONFIG_MAPS, "chain", &held, PatchKind::Merge, &hold).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_long_chain_of_owners_is_deleted_across_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_impersonation_that_cannot_be_honoured_does_not_run_as_the_administrator() {
+async fn impersonation_that_fails_does_not_run_as_the_administrator() {
     let server = Server::start();
     let path = "/api/v1/namespaces/kube-system/secrets";
     let user = ("impersonate-user", "nobody-in-particular");
@@ -178,7 +178,7 @@ async fn an_impersonation_that_cannot_be_honoured_does_not_run_as_the_administra
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_reads_no_secret_through_a_mirror_pod_whichever_plugins_are_off() {
+async fn node_reads_no_secret_through_a_mirror_pod() {
     let server = Server::start_with(&["--disable-admission-plugins", "ServiceAccount"]);
     let admin = server.admin();
     let secret = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s"}});
@@ -219,7 +219,7 @@ async fn a_node_reads_no_secret_through_a_mirror_pod_whichever_plugins_are_off()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_audit_log_that_could_not_be_written_is_written_again() {
+async fn audit_log_resumes_after_a_write_error() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("audit.log");
     // The device fails every write as a full disk does.
@@ -249,7 +249,7 @@ async fn an_audit_log_that_could_not_be_written_is_written_again() {
     assert_eq!(event["impersonatedUser"]["username"], "carol", "{event}");
     assert_eq!(event["userAgent"], "attack/1", "{event}");
     assert_eq!(event["responseStatus"]["code"], 403, "{event}");
-    // What came while the disk was full was kept, a refusal among it.
+    // Events were kept while the disk was full, also that of a rejected request.
     let event = asked_for(stranger).unwrap();
     assert_eq!(event["sourceIPs"], json!(["127.0.0.1"]), "{event}");
     assert!(matches!(event["responseStatus"]["code"].as_u64(), Some(401 | 403)), "{event}");

@@ -1,6 +1,6 @@
-//! Everything at once: silent connections, watches and floods, while an administrator works.
+//! Combined load: idle connections, watches and floods of requests, while an administrator works.
 //!
-//! The load lasts a few seconds, or as many as the variable `BERTH_FLOOD_SECONDS` names.
+//! The load lasts a few seconds, or `BERTH_FLOOD_SECONDS`.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::server::{Door, Server, Who};
+use crate::server::{Endpoint, Server, Who};
 use crate::transport::{Filler, open, request};
 
 const SILENT: usize = 4096;
 const WATCHES: usize = 10_000;
 const FLOODS: usize = 100;
 
-/// The figures: the most memory under the load, and a minute after it.
+/// Limits on memory: during the load, and a minute after it.
 const UNDER_LOAD: u64 = 300 << 20;
 const AFTERWARDS: u64 = 100 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Raises the limit of open files of this process to what it may be.
+/// Raises this process's limit on open files to its maximum.
 fn raise_open_files() {
     let pid = std::process::id().to_string();
     let script = "prlimit --pid $0 --nofile=$(ulimit -Hn):$(ulimit -Hn)";
@@ -34,12 +34,13 @@ fn raise_open_files() {
     assert!(raised.success(), "the limit of open files cannot be raised");
 }
 
-/// Connects, sends nothing, and connects again some time after it was closed. Counts the first time.
-async fn stay_silent(door: Door, turns: Arc<Semaphore>, connected: Arc<AtomicU64>) {
+/// Connects, sends nothing, and reconnects some time after the server closes. Counts the first
+/// connection.
+async fn stay_silent(endpoint: Endpoint, turns: Arc<Semaphore>, connected: Arc<AtomicU64>) {
     let mut first = Some(connected);
     loop {
         let turn = turns.acquire().await;
-        let stream = door.connect().await;
+        let stream = endpoint.connect().await;
         drop(turn);
         if let Ok(mut stream) = stream {
             if let Some(connected) = first.take() {
@@ -48,7 +49,7 @@ async fn stay_silent(door: Door, turns: Arc<Semaphore>, connected: Arc<AtomicU64
             let mut nothing = Vec::new();
             let _ = stream.read_to_end(&mut nothing).await;
         }
-        // Handshakes cost this side as much as the other.
+        // A handshake costs the client as much as the server.
         sleep(Duration::from_secs(30)).await;
     }
 }
@@ -64,37 +65,37 @@ async fn reached(what: &str, count: &AtomicU64, wanted: usize) {
 }
 
 /// The measurements of an administrator's requests.
-struct Seen {
+struct Load {
     requests: usize,
     slowest: Duration,
 }
 
-/// Asks for an object over connection after connection, on a thread that does not wait for the load's.
-fn work(server: &Server, time: Duration) -> Seen {
+/// Requests an object over new connections, on a thread of its own.
+fn work(server: &Server, time: Duration) -> Load {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let started = Instant::now();
-        let mut seen = Seen { requests: 0, slowest: Duration::ZERO };
+        let mut load = Load { requests: 0, slowest: Duration::ZERO };
         while started.elapsed() < time {
             let began = Instant::now();
             let path = "/api/v1/namespaces/default";
             let answer = server.ask(Who::Admin, Method::GET, path, &[], "").await;
             assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
-            seen.slowest = seen.slowest.max(began.elapsed());
-            seen.requests += 1;
+            load.slowest = load.slowest.max(began.elapsed());
+            load.requests += 1;
             sleep(Duration::from_millis(100)).await;
         }
-        seen
+        load
     })
 }
 
-/// Opens a hundred watches on one connection and reads none of them. Counts those that were granted.
-async fn watch(door: Door, granted: Arc<AtomicU64>) {
-    let Some(mut sender) = open(&door).await else { return };
+/// Opens a hundred watches on one connection without reading them. Counts the accepted ones.
+async fn watch(endpoint: Endpoint, granted: Arc<AtomicU64>) {
+    let Some(mut sender) = open(&endpoint).await else { return };
     let mut kept = Vec::new();
     for _ in 0..100 {
         let path = "/api/v1/pods?watch=1";
-        let request = request(&door, Who::Admin, Method::GET, path, Filler::whole(0));
+        let request = request(&endpoint, Who::Admin, Method::GET, path, Filler::whole(0));
         let Ok(answer) = sender.send_request(request).await else { return };
         if answer.status() == StatusCode::OK {
             granted.fetch_add(1, Ordering::Relaxed);
@@ -104,15 +105,20 @@ async fn watch(door: Door, granted: Arc<AtomicU64>) {
     std::future::pending::<()>().await;
 }
 
-/// Sends requests with large bodies as fast as they are answered, over connection after connection.
-async fn flood(door: Door, token: Option<String>, path: &'static str, sent: Arc<AtomicU64>) {
+/// Sends requests with large bodies as fast as responses come, over new connections.
+async fn flood(
+    endpoint: Endpoint,
+    token: Option<String>,
+    path: &'static str,
+    sent: Arc<AtomicU64>,
+) {
     let who = token.as_deref().map_or(Who::Stranger, Who::Token);
     loop {
-        let Some(sender) = open(&door).await else { continue };
+        let Some(sender) = open(&endpoint).await else { continue };
         let mut answers = JoinSet::new();
         for _ in 0..8 {
             let (mut sender, sent) = (sender.clone(), Arc::clone(&sent));
-            let again = || request(&door, who, Method::POST, path, Filler::whole(3_000_000));
+            let again = || request(&endpoint, who, Method::POST, path, Filler::whole(3_000_000));
             let requests: Vec<_> = (0..16).map(|_| again()).collect();
             answers.spawn(async move {
                 for request in requests {
@@ -127,7 +133,7 @@ async fn flood(door: Door, token: Option<String>, path: &'static str, sent: Arc<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_administrator_is_answered_within_a_second() {
+async fn administrator_gets_responses_within_a_second() {
     raise_open_files();
     let seconds = std::env::var("BERTH_FLOOD_SECONDS").ok();
     let seconds = seconds.map_or(5, |text| text.parse().unwrap());
@@ -136,12 +142,12 @@ async fn an_administrator_is_answered_within_a_second() {
     let granted: Arc<AtomicU64> = Arc::default();
     let sent: Arc<AtomicU64> = Arc::default();
     let mut load = JoinSet::new();
-    let admin = server.door(Who::Admin, "h2");
+    let admin = server.endpoint(Who::Admin, "h2");
     for _ in 0..WATCHES / 100 {
         load.spawn(watch(admin.clone(), Arc::clone(&granted)));
     }
     reached("watches", &granted, WATCHES).await;
-    let stranger = server.door(Who::Stranger, "h2");
+    let stranger = server.endpoint(Who::Stranger, "h2");
     let (turns, connected) = (Arc::new(Semaphore::new(32)), Arc::new(AtomicU64::new(0)));
     for _ in 0..SILENT {
         let (turns, connected) = (Arc::clone(&turns), Arc::clone(&connected));
@@ -159,7 +165,7 @@ async fn an_administrator_is_answered_within_a_second() {
         load.spawn(flood(stranger.clone(), token, path, Arc::clone(&sent)));
     }
     let time = Duration::from_secs(seconds);
-    let Seen { requests, slowest } =
+    let Load { requests, slowest } =
         std::thread::scope(|scope| scope.spawn(|| work(&server, time)).join().unwrap());
     let peak = server.peak_memory();
     load.shutdown().await;

@@ -1,11 +1,11 @@
-//! Bodies that take far more time or memory than they have bytes.
+//! Bodies that need far more time or memory than their size.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, Who};
 
-/// A request that every account may send, so also a pod with its token.
+/// A request that every account may send, and so every pod with a token.
 const SELF_REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -16,7 +16,7 @@ const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const YAML: &[(&str, &str)] = &[("content-type", "application/yaml")];
 const PROTOBUF: &[(&str, &str)] = &[("content-type", "application/vnd.kubernetes.protobuf")];
 
-/// The memory that a server may use while it refuses a body of 3 MB.
+/// Limit on the server's memory while it rejects a body of 3 MB.
 const ENOUGH: u64 = 300 << 20;
 
 impl Server {
@@ -25,17 +25,17 @@ impl Server {
     }
 }
 
-fn assert_refused(answer: &Answer, code: StatusCode, reason: &str, words: &str) {
+fn assert_refused(answer: &Answer, code: StatusCode, reason: &str, message: &str) {
     let text = answer.text();
     assert_eq!(answer.status, code, "{}", &text[..text.len().min(1000)]);
     let status: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(status["reason"], reason, "{status}");
-    assert!(status["message"].as_str().unwrap().contains(words), "{status}");
+    assert!(status["message"].as_str().unwrap().contains(message), "{status}");
 }
 
 fn assert_too_large(answer: &Answer) {
-    let words = "Request entity too large";
-    assert_refused(answer, StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", words);
+    let message = "Request entity too large";
+    assert_refused(answer, StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +95,7 @@ async fn unknown_fields_do_not_hold_up_an_administrator() {
     assert!(server.peak_memory() < ENOUGH, "{}", server.peak_memory());
 }
 
-/// Waits for all of some futures, which run at the same time.
+/// Runs futures concurrently and waits for all.
 async fn futures_of<F: Future<Output = Answer>>(all: impl Iterator<Item = F>) -> Vec<Answer> {
     let mut pending: Vec<_> = all.map(Box::pin).collect();
     let mut answers = Vec::new();
@@ -133,7 +133,7 @@ async fn bodies_of_empty_values_do_not_grow_a_hundredfold() {
         "a,".repeat(1_400_000)
     );
     assert_too_large(&server.post(REVISIONS, YAML, yaml.into_bytes()).await);
-    // A body that is no object is described without being built.
+    // A body that is not an object is reported without being decoded.
     let list = format!("[{}]", maps.trim_end_matches(','));
     let answer = server.post(PODS, JSON, list.into_bytes()).await;
     assert_refused(&answer, StatusCode::BAD_REQUEST, "BadRequest", "cannot unmarshal array");
@@ -203,7 +203,7 @@ async fn objects_larger_than_upstream_stores_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn warnings_and_causes_do_not_grow_with_the_square_of_a_list() {
+async fn warnings_and_causes_grow_linearly() {
     let server = Server::start();
     // Each port is a duplicate of each before it.
     let ports: Vec<Value> = (0..20_000).map(|_| json!({"containerPort": 80})).collect();
@@ -226,8 +226,8 @@ async fn warnings_and_causes_do_not_grow_with_the_square_of_a_list() {
         "metadata": {"name": "c", "ownerReferences": (0..10_000).map(owner).collect::<Vec<_>>()},
     });
     let answer = server.post(CONFIG_MAPS, JSON, object.to_string().into_bytes()).await;
-    let words = "and more that is not listed";
-    assert_refused(&answer, StatusCode::UNPROCESSABLE_ENTITY, "Invalid", words);
+    let message = "and more that is not listed";
+    assert_refused(&answer, StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
     assert!(answer.body.len() < 8 << 20, "{}", answer.body.len());
     assert!(server.peak_memory() < ENOUGH, "{}", server.peak_memory());
     server.assert_alive().await;
@@ -249,7 +249,7 @@ async fn deep_values_and_long_paths_do_not_end_the_process() {
     }
     let answer = server.post(REVISIONS, JSON, revision(99).into_bytes()).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.text());
-    // The path that `add` does not use was made a tree of, which was dropped by recursion.
+    // The unused path of `add` used to be built as a tree, whose drop recursed.
     let operation = json!({
         "op": "add", "path": "/revision", "value": "x", "from": "/a".repeat(1_000_000),
     });

@@ -1,8 +1,9 @@
-//! Attacks on a `berth server` over TLS, each of which once stopped, slowed down or blinded it.
+//! Attacks on a `berth server` over TLS, each of which once stopped or slowed it, or disabled its
+//! audit log.
 //!
-//! The server is a process of the test's own with a limit on its memory ([`server::Server`]). A module
-//! per kind of attack; a test sends the attack and then asserts that an administrator is still
-//! answered, and that the process is the same one.
+//! The server is a separate process with a memory limit ([`server::Server`]). There is a module per
+//! kind of attack. A test sends the attack and then asserts that an administrator still gets
+//! responses from the same process.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 

@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 /// The limit on the server's private memory (RLIMIT_DATA). An idle server needs a tenth of it.
 pub(crate) const MEMORY: u64 = 1 << 30;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The credentials of a request.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(crate) enum Who<'a> {
     Admin,
     /// A bearer token.
     Token(&'a str),
-    /// None.
+    /// No credentials.
     Stranger,
 }
 
@@ -53,20 +53,20 @@ impl Answer {
 
 /// Opens connections to a server.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
+pub(crate) struct Endpoint {
     dialer: Dialer,
     config: Kubeconfig,
 }
 
-impl Door {
-    fn of(config: Kubeconfig, protocol: &str) -> Door {
+impl Endpoint {
+    fn of(config: Kubeconfig, protocol: &str) -> Endpoint {
         let pair = config.identity.as_ref().map(|(certificate, key)| Pair {
             certificate: certificate.text().unwrap(),
             key: key.text().unwrap(),
         });
         let authority = config.authority.text().unwrap();
-        let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], PATIENCE).unwrap();
-        Door { dialer, config }
+        let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], TIMEOUT).unwrap();
+        Endpoint { dialer, config }
     }
 
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, DialError> {
@@ -74,7 +74,7 @@ impl Door {
         self.dialer.connect(&address.host, address.port, &self.config.server_name).await
     }
 
-    /// Returns the beginning of all URLs of the server.
+    /// Returns the base URL of the server.
     pub(crate) fn base(&self) -> String {
         format!("https://{}", self.config.address.authority())
     }
@@ -100,7 +100,7 @@ impl Server {
         Server { dir, process }
     }
 
-    /// Ends the server with SIGKILL, and starts another on the same data directory.
+    /// Kills the server with SIGKILL, and starts another on the same data directory.
     #[allow(dead_code, reason = "for attacks that outlive the process")]
     pub(crate) fn restart(&mut self, arguments: &[&str]) {
         let _ = self.process.kill();
@@ -122,7 +122,7 @@ impl Server {
         Client::new(Arc::new(remote), "test")
     }
 
-    /// Returns a token of a service account, as a pod of it has.
+    /// Returns a service account token, as a pod has it.
     pub(crate) async fn token(&self, namespace: &str, account: &str) -> String {
         let ask = json!({
             "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}
@@ -139,25 +139,25 @@ impl Server {
         answer.unwrap()["status"]["token"].as_str().unwrap().to_owned()
     }
 
-    /// Returns what opens TLS connections that offer `protocol` (`h2` or `http/1.1`).
-    pub(crate) fn door(&self, who: Who<'_>, protocol: &str) -> Door {
+    /// Returns an endpoint whose TLS connections offer `protocol` (`h2` or `http/1.1`).
+    pub(crate) fn endpoint(&self, who: Who<'_>, protocol: &str) -> Endpoint {
         let mut config = self.kubeconfig();
         config.identity = config.identity.filter(|_| matches!(who, Who::Admin));
-        Door::of(config, protocol)
+        Endpoint::of(config, protocol)
     }
 
-    /// Returns what opens TLS connections with the rights of a viewer.
-    pub(crate) fn viewers_door(&self) -> Door {
+    /// Returns an endpoint with the rights of a viewer.
+    pub(crate) fn viewer_endpoint(&self) -> Endpoint {
         let path = self.data_dir().join("viewer.kubeconfig");
-        Door::of(Kubeconfig::read(&path).unwrap(), "h2")
+        Endpoint::of(Kubeconfig::read(&path).unwrap(), "h2")
     }
 
     /// Opens a TLS connection that offers `protocol` (`h2` or `http/1.1`).
     pub(crate) async fn connect(&self, who: Who<'_>, protocol: &str) -> TlsStream<TcpStream> {
-        self.door(who, protocol).connect().await.unwrap()
+        self.endpoint(who, protocol).connect().await.unwrap()
     }
 
-    /// Sends one request over an HTTP/2 connection of its own.
+    /// Sends one request over a new HTTP/2 connection.
     pub(crate) async fn ask(
         &self,
         who: Who<'_>,
@@ -179,28 +179,28 @@ impl Server {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         let request = request.body(Full::new(body.into())).unwrap();
-        let response = tokio::time::timeout(PATIENCE, sender.send_request(request));
+        let response = tokio::time::timeout(TIMEOUT, sender.send_request(request));
         let (parts, body) = response.await.unwrap().unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         driver.abort();
         Answer { status: parts.status, headers: parts.headers, body }
     }
 
-    /// Asserts that the process still runs and answers its administrator.
+    /// Asserts that the process still runs and responds to its administrator.
     pub(crate) async fn assert_alive(&self) {
         let stat = fs::read_to_string(self.proc("stat")).unwrap();
         assert!(!stat.contains(") Z "), "the server has ended");
         let admin = self.admin();
         let answer = admin.get::<Value>(NAMESPACES, "", "default");
-        tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, answer).await.unwrap().unwrap();
     }
 
-    /// Returns the most memory that was resident at any time, in bytes.
+    /// Returns the peak resident memory in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         self.memory("VmHWM:")
     }
 
-    /// Returns the memory that is resident now, in bytes.
+    /// Returns the current resident memory in bytes.
     pub(crate) fn resident_memory(&self) -> u64 {
         self.memory("VmRSS:")
     }
@@ -218,7 +218,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which the test reports.
+        // The process may have exited, which the test reports.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -239,10 +239,10 @@ fn start_process(data_dir: &Path, arguments: &[&str]) -> Child {
     let mut line = String::new();
     while !line.contains("is ready") {
         line.clear();
-        // Its error output is that of the test.
+        // The test shows the server's standard error.
         assert!(output.read_line(&mut line).unwrap() > 0, "the server does not start");
     }
-    // What it prints later must not block it.
+    // Drain the pipe, so that later output does not block the server.
     std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
     process
 }

@@ -1,11 +1,11 @@
-//! The server under no attack: the checks that the other modules make after theirs hold.
+//! Baseline without an attack: the checks of the other modules pass.
 
 use http::{Method, StatusCode};
 
 use crate::server::{Server, Who};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limited_server_answers_an_administrator_a_token_and_a_stranger() {
+async fn limited_server_responds_to_every_kind_of_client() {
     let server = Server::start();
     let token = server.token("default", "default").await;
     let path = "/api/v1/namespaces/default";

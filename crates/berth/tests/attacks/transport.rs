@@ -1,5 +1,5 @@
-//! Attacks with requests and connections: bodies that must not be read, watches that are not read, and
-//! what HTTP allows but no client sends.
+//! Attacks with requests and connections: bodies that must not be read, watches without a reader,
+//! and unusual but valid HTTP.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,12 +16,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::server::{Door, Server, Who};
+use crate::server::{Endpoint, Server, Who};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
 
-/// A body of so many bytes, sent in pieces of 64 KiB; without an end if it stops before.
+/// A body of the given length, sent in chunks of 64 KiB; it may stop before its announced end.
 #[derive(Debug)]
 pub(crate) struct Filler {
     left: usize,
@@ -49,7 +49,7 @@ impl Body for Filler {
         static SPACES: [u8; 64 * 1024] = [b' '; 64 * 1024];
         match self.left {
             0 if self.ends => Poll::Ready(None),
-            // The connection's end is the only thing that wakes it.
+            // Only the end of the connection wakes it.
             0 => Poll::Pending,
             left => {
                 let length = left.min(SPACES.len());
@@ -63,8 +63,8 @@ impl Body for Filler {
 pub(crate) type Sender = SendRequest<Filler>;
 
 /// Opens an HTTP/2 connection.
-pub(crate) async fn open(door: &Door) -> Option<Sender> {
-    let stream = TokioIo::new(door.connect().await.ok()?);
+pub(crate) async fn open(endpoint: &Endpoint) -> Option<Sender> {
+    let stream = TokioIo::new(endpoint.connect().await.ok()?);
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_reset_streams(1000)
         .handshake(stream)
@@ -75,13 +75,13 @@ pub(crate) async fn open(door: &Door) -> Option<Sender> {
 }
 
 pub(crate) fn request(
-    door: &Door,
+    endpoint: &Endpoint,
     who: Who<'_>,
     method: Method,
     path: &str,
     body: Filler,
 ) -> Request<Filler> {
-    let mut request = Request::builder().method(method).uri(format!("{}{path}", door.base()));
+    let mut request = Request::builder().method(method).uri(format!("{}{path}", endpoint.base()));
     if let Who::Token(token) = who {
         request = request.header("authorization", format!("Bearer {token}"));
     }
@@ -89,7 +89,7 @@ pub(crate) fn request(
 }
 
 async fn text(response: Response<Incoming>) -> String {
-    let body = timeout(PATIENCE, response.into_body().collect()).await.unwrap().unwrap();
+    let body = timeout(TIMEOUT, response.into_body().collect()).await.unwrap().unwrap();
     String::from_utf8_lossy(&body.to_bytes()).into_owned()
 }
 
@@ -97,7 +97,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_callers_who_may_not_send_them_are_not_read() {
+async fn unauthorized_bodies_are_not_read() {
     let server = Server::start();
     let token = server.token("default", "default").await;
     for (who, status) in [
@@ -105,16 +105,16 @@ async fn bodies_of_callers_who_may_not_send_them_are_not_read() {
         (Who::Token("wrong"), StatusCode::UNAUTHORIZED),
         (Who::Token(&token), StatusCode::FORBIDDEN),
     ] {
-        let door = server.door(who, "h2");
-        let sender = open(&door).await.unwrap();
+        let endpoint = server.endpoint(who, "h2");
+        let sender = open(&endpoint).await.unwrap();
         let mut answers = tokio::task::JoinSet::new();
         for _ in 0..900 {
             let mut sender = sender.clone();
-            let request = request(&door, who, Method::POST, PODS, Filler::endless(2 << 20));
-            // The answer comes although the body has no end.
+            let request = request(&endpoint, who, Method::POST, PODS, Filler::endless(2 << 20));
+            // The response comes although the body has no end.
             answers.spawn(async move {
                 sender.ready().await.unwrap();
-                timeout(PATIENCE, sender.send_request(request)).await
+                timeout(TIMEOUT, sender.send_request(request)).await
             });
         }
         while let Some(answer) = answers.join_next().await {
@@ -127,39 +127,39 @@ async fn bodies_of_callers_who_may_not_send_them_are_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_announced_as_too_long_is_refused_at_once() {
+async fn body_announced_as_too_long_is_rejected_at_once() {
     let server = Server::start();
-    let door = server.door(Who::Admin, "h2");
-    let mut sender = open(&door).await.unwrap();
-    let mut request = request(&door, Who::Admin, Method::POST, PODS, Filler::endless(0));
+    let endpoint = server.endpoint(Who::Admin, "h2");
+    let mut sender = open(&endpoint).await.unwrap();
+    let mut request = request(&endpoint, Who::Admin, Method::POST, PODS, Filler::endless(0));
     request.headers_mut().insert("content-length", (4 << 20).into());
-    let answer = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+    let answer = timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
     let text = text(answer).await;
     assert!(text.contains("Request entity too large: limit is 3145728"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_in_flight_are_bounded_for_a_user_and_leave_others_alone() {
+async fn bodies_in_flight_are_bounded_per_user() {
     let server = Server::start();
     let token = server.token("default", "default").await;
     let who = Who::Token(&token);
-    let door = server.door(who, "h2");
+    let endpoint = server.endpoint(who, "h2");
     let mut answers = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        let sender = open(&door).await.unwrap();
+        let sender = open(&endpoint).await.unwrap();
         for _ in 0..50 {
             let mut sender = sender.clone();
             let mut request =
-                request(&door, who, Method::POST, REVIEWS, Filler::endless(2_900_000));
+                request(&endpoint, who, Method::POST, REVIEWS, Filler::endless(2_900_000));
             request.headers_mut().insert("content-length", 3_000_000.into());
             answers.spawn(async move {
                 sender.ready().await.unwrap();
-                timeout(PATIENCE, sender.send_request(request)).await
+                timeout(TIMEOUT, sender.send_request(request)).await
             });
         }
     }
-    // Without room for its body a request is refused, while others wait for the rest of theirs.
+    // A request without room for its body is rejected, while others wait for the rest of theirs.
     let answer = answers.join_next().await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.headers()["retry-after"], "1");
@@ -186,16 +186,16 @@ async fn bodies_in_flight_are_bounded_for_a_user_and_leave_others_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_that_are_not_read_cost_little_and_end() {
+async fn watches_without_a_reader_are_cheap_and_closed() {
     const WATCHES: usize = 200;
     let server = Server::start();
-    let door = server.door(Who::Admin, "h2");
+    let endpoint = server.endpoint(Who::Admin, "h2");
     let mut unread = Vec::new();
     let path = "/api/v1/namespaces/default/configmaps?watch=1";
     for _ in 0..WATCHES / 50 {
-        let mut sender = open(&door).await.unwrap();
+        let mut sender = open(&endpoint).await.unwrap();
         for _ in 0..50 {
-            let request = request(&door, Who::Admin, Method::GET, path, Filler::whole(0));
+            let request = request(&endpoint, Who::Admin, Method::GET, path, Filler::whole(0));
             let answer = sender.send_request(request).await.unwrap();
             assert_eq!(answer.status(), StatusCode::OK);
             unread.push(answer);
@@ -211,7 +211,7 @@ async fn watches_that_are_not_read_cost_little_and_end() {
         admin.create(CONFIG_MAPS, "default", &object).await.unwrap();
     }
     server.assert_alive().await;
-    let ended = timeout(PATIENCE, async {
+    let ended = timeout(TIMEOUT, async {
         loop {
             let metrics = server.ask(Who::Admin, Method::GET, "/metrics", &[], "").await.text();
             let name = "apiserver_terminated_watchers_total{priority_level=\"exempt\"} ";
@@ -231,7 +231,7 @@ async fn watches_that_are_not_read_cost_little_and_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_are_limited_by_user() {
     let server = Server::start();
-    let viewer = server.viewers_door();
+    let viewer = server.viewer_endpoint();
     let mut kept = Vec::new();
     let mut refused = 0;
     for _ in 0..11 {
@@ -239,22 +239,22 @@ async fn watches_are_limited_by_user() {
         for _ in 0..100 {
             let path = "/api/v1/pods?watch=1";
             let request = request(&viewer, Who::Stranger, Method::GET, path, Filler::whole(0));
-            let answer = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+            let answer = timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
             match answer.status() {
                 StatusCode::OK => kept.push(answer),
                 status => {
                     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
                     refused += 1;
-                    // Read, so that its stream is free again.
+                    // Read the body, so that its stream is released.
                     text(answer).await;
                 }
             }
         }
     }
     assert_eq!((kept.len(), refused), (1024, 76));
-    // Places are free again as soon as the clients have gone.
+    // Slots are released when clients disconnect.
     drop(kept);
-    let free = timeout(PATIENCE, async {
+    let free = timeout(TIMEOUT, async {
         loop {
             let mut sender = open(&viewer).await.unwrap();
             let path = "/api/v1/pods?watch=1";

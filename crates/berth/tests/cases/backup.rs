@@ -1,25 +1,25 @@
-//! Backups of a control plane that runs, and what becomes of one that is made from them.
+//! Backups of a running control plane, and restoring from them.
 
 use std::fs;
 use std::path::Path;
 
-use berth::backup::{self, Summary, Unfit};
+use berth::backup::{self, BackupError, Summary};
 use berth::server::Settings;
 use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
 use client::{Client, Kind, Reflector, Scope};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::remote::{PATIENCE, Plane, account};
+use crate::remote::{Plane, TIMEOUT, account};
 
 async fn back_up(plane: &Plane, to: &Path) -> Summary {
     let connect = || Ok(plane.client("kubeconfig"));
     backup::make(&plane.settings.data_dir, to, connect, |_| ()).await.unwrap()
 }
 
-/// Where nobody is to be asked.
+/// Backs up a data directory without a running server.
 async fn back_up_alone(data_dir: &Path, to: &Path) -> anyhow::Result<Summary> {
-    backup::make(data_dir, to, || anyhow::bail!("somebody was asked"), |_| ()).await
+    backup::make(data_dir, to, || anyhow::bail!("no server runs"), |_| ()).await
 }
 
 fn on_any_port(data_dir: &Path) -> Settings {
@@ -35,7 +35,7 @@ async fn names(api: &Client) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_no_revision_twice() {
+async fn backup_under_load_restores_keys_and_never_reuses_revisions() {
     let dir = tempfile::tempdir().unwrap();
     let (plane, address) = Plane::start(on_any_port(&dir.path().join("lost"))).await;
     let admin = plane.client("kubeconfig");
@@ -51,11 +51,11 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
         .await
         .unwrap();
 
-    // While others write.
+    // Other clients write meanwhile.
     let busy = admin.clone();
     let writer = tokio::spawn(async move {
         for index in 0..50 {
-            let object = account(&format!("beside-{index}"));
+            let object = account(&format!("concurrent-{index}"));
             busy.create(SERVICE_ACCOUNTS, "default", &object).await.unwrap();
         }
     });
@@ -67,7 +67,7 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
     // Windows has no modes.
     assert!([0o700, 0].contains(&mode), "{mode:o}");
 
-    // Somebody follows what happens after it.
+    // A watch continues after the backup.
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
     let name = |raw: &serde_json::value::RawValue| {
         let object: Value = serde_json::from_str(raw.get())?;
@@ -75,8 +75,8 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
     };
     let mut follower = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
     admin.create(SERVICE_ACCOUNTS, "default", &account("lost")).await.unwrap();
-    let seen = timeout(PATIENCE, follower.step()).await.unwrap().unwrap();
-    assert!(format!("{seen:?}").contains("\"lost\""), "{seen:?}");
+    let change = timeout(TIMEOUT, follower.step()).await.unwrap().unwrap();
+    assert!(format!("{change:?}").contains("\"lost\""), "{change:?}");
     plane.end().await;
 
     let place = dir.path().join("restored");
@@ -86,7 +86,7 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
     settings.address = address;
     let (plane, _) = Plane::start(settings).await;
 
-    // The same authority: clients of the lost one are at home, and so are tokens.
+    // The same authority is used: existing clients and tokens stay valid.
     let there = names(&admin).await;
     assert!((0..50).all(|index| there.contains(&format!("before-{index}"))), "{there:?}");
     assert!(!there.contains(&"lost".to_owned()), "{there:?}");
@@ -98,12 +98,12 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
     let reviewed = admin.create(Kind::of(reviews), "", &review).await.unwrap();
     assert_eq!(reviewed["status"]["authenticated"], true, "{reviewed}");
 
-    // Whoever followed is not left with what is no longer true.
-    timeout(PATIENCE, async {
+    // The watch must not continue with outdated state.
+    timeout(TIMEOUT, async {
         loop {
             match follower.step().await {
                 Ok(step) if format!("{step:?}").contains("\"before-0\"") => break step,
-                // The connection is gone first.
+                // The connection breaks first.
                 _ => {}
             }
         }
@@ -114,7 +114,7 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
     let revision: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     assert!(revision > summary.contents.revision.get() + 1_000_000, "{revision}");
 
-    // One of the restored, without a server to ask.
+    // Back up the restored directory offline.
     let data_dir = plane.settings.data_dir.clone();
     plane.end().await;
     let summary = back_up_alone(&data_dir, &dir.path().join("second")).await.unwrap();
@@ -122,16 +122,16 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_secret_is_its_owners_alone_also_where_it_was_not() {
+async fn secret_files_are_private_even_if_they_existed() {
     let dir = tempfile::tempdir().unwrap();
     let data_dir = dir.path().join("data");
     let settings = Settings { audit_log: Some(dir.path().join("audit")), ..on_any_port(&data_dir) };
-    let of = |path: &Path| host::os::owners::mode(&fs::metadata(path).unwrap());
+    let mode_of = |path: &Path| host::os::owners::mode(&fs::metadata(path).unwrap());
     let private = [("store", 0o700), ("pki", 0o700), ("kubeconfig", 0o600), ("../audit", 0o600)];
     for _ in 0..2 {
         Plane::start(settings.clone()).await.0.end().await;
         for (name, mode) in private {
-            let found = of(&data_dir.join(name));
+            let found = mode_of(&data_dir.join(name));
             // Windows has no modes.
             assert!([mode, 0].contains(&found), "{name}: {found:o}");
         }
@@ -150,8 +150,8 @@ async fn only_administrators_get_a_backup() {
     assert_eq!((refused.status(), refused.reason()), (403, "Forbidden"));
     viewer.get::<Value>(NAMESPACES, "", "default").await.unwrap();
     let to = dir.path().join("backup");
-    let asked = backup::make(&plane.settings.data_dir, &to, || Ok(viewer), |_| ()).await;
-    let refused = format!("{:#}", asked.unwrap_err());
+    let refused = backup::make(&plane.settings.data_dir, &to, || Ok(viewer), |_| ()).await;
+    let refused = format!("{:#}", refused.unwrap_err());
     assert!(refused.contains("User \"viewer\" cannot get path \"/berth/backup\""), "{refused}");
     assert!(!to.exists());
     let left = fs::read_dir(dir.path()).unwrap().count();
@@ -160,7 +160,7 @@ async fn only_administrators_get_a_backup() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_overwritten_and_what_is_no_backup_is_told() {
+async fn nothing_is_overwritten_and_invalid_backups_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let (plane, _) = Plane::start(on_any_port(&at("data"))).await;
@@ -170,26 +170,26 @@ async fn nothing_is_overwritten_and_what_is_no_backup_is_told() {
     other.end().await;
 
     let twice = back_up_alone(&at("data"), &at("backup")).await;
-    let twice = twice.unwrap_err().downcast::<Unfit>().unwrap();
-    assert!(matches!(twice, Unfit::TargetExists(_)), "{twice}");
+    let twice = twice.unwrap_err().downcast::<BackupError>().unwrap();
+    assert!(matches!(twice, BackupError::TargetExists(_)), "{twice}");
     let nothing = back_up_alone(&at("nowhere"), &at("b")).await;
-    let nothing = nothing.unwrap_err().downcast::<Unfit>().unwrap();
-    assert!(matches!(nothing, Unfit::NothingThere(_)), "{nothing}");
+    let nothing = nothing.unwrap_err().downcast::<BackupError>().unwrap();
+    assert!(matches!(nothing, BackupError::NothingThere(_)), "{nothing}");
     assert!(!at("nowhere").exists());
 
-    let refused = |from: &str, to: &str| -> Unfit {
+    let refused = |from: &str, to: &str| -> BackupError {
         backup::restore(&at(from), &at(to)).unwrap_err().downcast().unwrap()
     };
-    assert!(matches!(refused("backup", "data"), Unfit::StoreExists(_)));
+    assert!(matches!(refused("backup", "data"), BackupError::StoreExists(_)));
     fs::remove_dir_all(at("other").join("store")).unwrap();
     let other = refused("backup", "other");
-    assert!(matches!(&other, Unfit::OtherKeys { file, .. } if file == "ca.crt"), "{other}");
-    assert!(matches!(refused("data", "new"), Unfit::NotABackup { .. }));
-    let presence = berth::presence::Presence::take(&at("busy")).unwrap();
-    assert!(matches!(refused("backup", "busy"), Unfit::Running(_)));
-    drop(presence);
+    assert!(matches!(&other, BackupError::OtherKeys { file, .. } if file == "ca.crt"), "{other}");
+    assert!(matches!(refused("data", "new"), BackupError::NotABackup { .. }));
+    let lock = berth::instance_lock::InstanceLock::acquire(&at("busy")).unwrap();
+    assert!(matches!(refused("backup", "busy"), BackupError::Running(_)));
+    drop(lock);
 
-    // In place, beside the keys that are still there.
+    // Restore in place, next to the existing keys.
     fs::remove_dir_all(at("data").join("store")).unwrap();
     let whole = fs::read(at("backup").join("store.base")).unwrap();
     fs::write(at("backup").join("store.base"), &whole[..whole.len() - 1]).unwrap();

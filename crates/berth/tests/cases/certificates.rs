@@ -1,5 +1,5 @@
-//! Certificates while a control plane runs for years: the clock is moved, connections are made before
-//! and after.
+//! Certificates of a control plane over years: the clock is moved, with connections before and
+//! after.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -19,19 +19,19 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::client::TlsStream;
 
-use crate::remote::PATIENCE;
+use crate::remote::TIMEOUT;
 
 const DAY: u64 = 24 * 3600;
 /// In the year 2026.
 const START: u64 = 20_600 * DAY;
 
-/// A clock that shows what it is set to.
+/// A settable clock.
 #[derive(Clone)]
-struct AgentContext(Arc<AtomicU64>);
+struct TestClock(Arc<AtomicU64>);
 
-impl AgentContext {
-    fn new() -> AgentContext {
-        AgentContext(Arc::new(AtomicU64::new(START)))
+impl TestClock {
+    fn new() -> TestClock {
+        TestClock(Arc::new(AtomicU64::new(START)))
     }
 
     fn set_day(&self, day: u64) {
@@ -46,9 +46,9 @@ impl AgentContext {
     }
 }
 
-/// A control plane and an agent's socket, by a clock of the test's.
+/// A control plane and an agent's socket with the test's clock.
 struct Plane {
-    context: AgentContext,
+    clock: TestClock,
     dir: tempfile::TempDir,
     certificates: Certificates,
     agent: SocketAddr,
@@ -57,10 +57,10 @@ struct Plane {
 
 impl Plane {
     async fn start() -> Plane {
-        let (dir, context) = (tempfile::tempdir().unwrap(), AgentContext::new());
+        let (dir, clock) = (tempfile::tempdir().unwrap(), TestClock::new());
         let mut settings = Settings::new(dir.path().join("data"));
         settings.address.set_port(0);
-        settings.clock = context.clock();
+        settings.clock = clock.clock();
         let server = Server::start(&settings).await.unwrap();
         let certificates = server.certificates().clone();
         let tls = certificates.serve_agent(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -74,7 +74,7 @@ impl Plane {
             Answer::from(Response::new(Body::Whole(Bytes::from(name))))
         };
         tokio::spawn(listener.serve(handle, stopping));
-        Plane { context, dir, certificates, agent, stop }
+        Plane { clock, dir, certificates, agent, stop }
     }
 
     fn data_dir(&self) -> std::path::PathBuf {
@@ -85,12 +85,13 @@ impl Plane {
         Copy::of(&self.data_dir().join("kubeconfig"))
     }
 
-    /// Returns whether a client with a kubeconfig gets an answer over a new connection, from server and agent.
+    /// Checks that a client with this kubeconfig gets responses from server and agent over new
+    /// connections.
     async fn accepts(&self, copy: &Copy) -> Result<(), String> {
         for (port, path) in
             [(copy.config.address.port, "/api/v1/namespaces/default"), (self.agent.port(), "/")]
         {
-            let stream = copy.connect(port, "http/1.1", self.context.clock()).await?;
+            let stream = copy.connect(port, "http/1.1", self.clock.clock()).await?;
             let request = Request::get(path).header("host", "x").body(Full::<Bytes>::default());
             let response = https::exchange(stream, request.unwrap()).await;
             let status = response.map_err(|error| error.to_string())?.status();
@@ -100,7 +101,7 @@ impl Plane {
     }
 }
 
-/// A kubeconfig as it was at some time.
+/// A kubeconfig copied at some time.
 struct Copy {
     config: Kubeconfig,
     authority: String,
@@ -121,21 +122,19 @@ impl Copy {
         protocol: &str,
         clock: Clock,
     ) -> Result<TlsStream<TcpStream>, String> {
-        let dialer =
-            Dialer::new_at(&self.authority, Some(&self.pair), &[protocol], PATIENCE, clock);
+        let dialer = Dialer::new_at(&self.authority, Some(&self.pair), &[protocol], TIMEOUT, clock);
         let connected = dialer.unwrap().connect("127.0.0.1", port, "127.0.0.1").await;
         connected.map_err(|error| error.to_string())
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
+async fn clock_changes_break_neither_open_nor_new_connections() {
     let plane = Plane::start().await;
     let first = plane.kubeconfig();
     plane.accepts(&first).await.unwrap();
-    // A connection that lives through everything.
-    let stream =
-        first.connect(first.config.address.port, "h2", plane.context.clock()).await.unwrap();
+    // A connection that stays open during the whole test.
+    let stream = first.connect(first.config.address.port, "h2", plane.clock.clock()).await.unwrap();
     let handshake =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (mut live, connection) = handshake.await.unwrap();
@@ -147,18 +146,18 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
     };
     assert_eq!(ask().await, 200);
 
-    // Nothing is renewed that need not be.
+    // Nothing is renewed early.
     assert!(!plane.certificates.check().unwrap());
-    plane.context.set_day(400);
+    plane.clock.set_day(400);
     assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "all has expired");
     assert!(plane.certificates.check().unwrap());
     plane.accepts(&plane.kubeconfig()).await.unwrap();
     assert!(plane.accepts(&first).await.is_err(), "the certificate of the first has expired");
     assert_eq!(ask().await, 200);
 
-    // Back by more than certificates are dated back, and far ahead: beyond the authority.
+    // Back by more than certificates are backdated, and ahead beyond the authority's lifetime.
     for day in [100, 8000, 90, 8000, 3] {
-        plane.context.set_day(day);
+        plane.clock.set_day(day);
         assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "day {day}");
         assert!(plane.certificates.check().unwrap(), "day {day}");
         assert!(!plane.certificates.check().unwrap(), "day {day}");
@@ -167,21 +166,21 @@ async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
     }
     plane.accepts(&first).await.unwrap();
 
-    // What was renewed outlives a restart, and the files are whole.
+    // Renewed certificates survive a restart, and the files are complete.
     let authorities = plane.data_dir().join("pki/ca-bundle.crt");
     assert_eq!(std::fs::read_to_string(authorities).unwrap(), plane.kubeconfig().authority);
     plane.stop.send(true).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn authorities_follow_one_another_and_no_copy_of_a_kubeconfig_breaks_early() {
+async fn authority_rotation_breaks_no_copied_kubeconfig_early() {
     let plane = Plane::start().await;
     let mut copies = std::collections::VecDeque::new();
     let mut bundles = std::collections::BTreeSet::new();
     for day in (0..30 * 365).step_by(60) {
-        plane.context.set_day(day);
+        plane.clock.set_day(day);
         plane.certificates.check().unwrap();
-        let now = plane.context.clock().now();
+        let now = plane.clock.clock().now();
         let current = plane.kubeconfig();
         let all = format!("{}{}", current.authority, current.pair.certificate);
         for pem in all.split_inclusive("-----END CERTIFICATE-----\n") {
@@ -197,7 +196,8 @@ async fn authorities_follow_one_another_and_no_copy_of_a_kubeconfig_breaks_early
             plane.accepts(&copy).await.unwrap_or_else(|error| panic!("day {day}: {error}"));
         }
     }
-    // The first; with its successor; the successor before it; the successor: three times in 30 years.
+    // Three rotations in 30 years: each publishes a successor, makes it the issuer, and drops the
+    // predecessor.
     assert!((9..=11).contains(&bundles.len()), "{} lists of authorities", bundles.len());
     let most = bundles.iter().map(|bundle| bundle.matches("BEGIN").count()).max();
     assert_eq!(most, Some(2));

@@ -1,7 +1,7 @@
-//! The loops against a real API server in one process, with nodes that are objects only and a kubelet
-//! that is a few lines: it says that bound pods run, and lets deleted ones go.
+//! Controllers with a real API server in one process. Nodes are objects only; a minimal kubelet
+//! reports bound pods as running and removes deleted ones.
 //!
-//! Nothing here sleeps for a while and hopes: every wait is for a level, with a deadline.
+//! No test sleeps for a fixed time: every wait is for a state, with a deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ mod jobs;
 #[path = "controllers/reports.rs"]
 mod reports;
 
-/// How many looks in a row show the same if nobody writes any more.
+/// Number of identical observations in a row after which the controllers count as idle.
 const LOOKS_AT_REST: u32 = 30;
 
-/// How long a level may take to be reached.
+/// Timeout of a wait.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 struct Cluster {
@@ -50,7 +50,7 @@ impl Cluster {
         Cluster { client, handle: Some(handle), _dir: dir }
     }
 
-    /// Stops the loops, after they have come to rest: one that writes on and on never does.
+    /// Stops the controllers once they are idle; one that keeps writing fails the test.
     async fn stop(mut self) {
         let scope = Scope::default();
         let (mut last, mut same) = (String::new(), 0);
@@ -123,7 +123,7 @@ impl Cluster {
         patched.unwrap_or_else(|error| panic!("{name} {patch}: {error}"));
     }
 
-    /// Waits until an object is as it should be.
+    /// Waits until an object fulfils a condition.
     async fn wait(
         &self,
         what: &str,
@@ -147,7 +147,7 @@ impl Cluster {
         last
     }
 
-    /// Waits until all objects of a kind in a namespace are as they should be.
+    /// Waits until the objects of a kind in a namespace fulfil a condition.
     async fn wait_all(
         &self,
         what: &str,
@@ -188,17 +188,17 @@ impl Cluster {
     }
 }
 
-/// A pod in a line.
+/// Renders a pod in one line.
 fn brief(pod: &Value) -> String {
-    let (of, status) = (&pod["metadata"], &pod["status"]["phase"]);
-    let (node, labels) = (&pod["spec"]["nodeName"], &of["labels"]);
+    let (metadata, status) = (&pod["metadata"], &pod["status"]["phase"]);
+    let (node, labels) = (&pod["spec"]["nodeName"], &metadata["labels"]);
     format!(
         "{} {status} on {node}, {labels}, of {}, finalizers {}, deleted {}, version {}",
-        of["name"],
-        of["ownerReferences"][0]["name"],
-        of["finalizers"],
-        of["deletionTimestamp"],
-        of["resourceVersion"]
+        metadata["name"],
+        metadata["ownerReferences"][0]["name"],
+        metadata["finalizers"],
+        metadata["deletionTimestamp"],
+        metadata["resourceVersion"]
     )
 }
 
@@ -219,7 +219,7 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-/// Says that bound pods run (or have ended, as a label asks), and lets go of those that are deleted.
+/// Reports bound pods as running, or as ended by their label, and removes deleted ones.
 async fn kubelet(client: Client) {
     let tree = |raw: &serde_json::value::RawValue| serde_json::from_str::<Value>(raw.get());
     let mut pods = Reflector::new(client.clone(), PODS, Scope::default(), tree);
@@ -287,7 +287,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
 }
 
 #[test]
-fn pods_are_given_nodes_and_told_why_not() {
+fn pods_are_bound_or_get_the_reason() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
@@ -299,14 +299,14 @@ fn pods_are_given_nodes_and_told_why_not() {
         cluster.create(PODS, "a", &pod("fits", &json!({}))).await;
         cluster.create(PODS, "a", &pod("big", &big)).await;
         cluster.wait("it runs", PODS, "a", "fits", |p| p["status"]["phase"] == "Running").await;
-        // The two nodes may be seen one after the other.
+        // The two nodes may be observed one after the other.
         let expected = "0/2 nodes are available: 2 Insufficient cpu.";
         let says = |p: &Value| {
-            let told = condition(p, "PodScheduled");
-            told["reason"] == "Unschedulable"
-                && told["message"].as_str().is_some_and(|m| m.starts_with(expected))
+            let condition = condition(p, "PodScheduled");
+            condition["reason"] == "Unschedulable"
+                && condition["message"].as_str().is_some_and(|m| m.starts_with(expected))
         };
-        let refused = cluster.wait("it is told", PODS, "a", "big", says).await;
+        let refused = cluster.wait("it has the reason", PODS, "a", "big", says).await;
         let message = &condition(&refused, "PodScheduled")["message"];
         let failed = |e: &Value| e["reason"] == "FailedScheduling" && e["message"] == *message;
         let events = cluster
@@ -387,14 +387,14 @@ fn a_deployment_is_rolled_out_updated_rolled_back_and_scaled() {
         let pods = cluster.wait_all("one is left", PODS, "a", |pods| pods.len() == 1).await;
         assert!(pods[0]["metadata"]["labels"]["pod-template-hash"].is_string());
         let events = cluster.list(EVENTS, "a").await;
-        let told = |reason: &str, part: &str| {
+        let has_event = |reason: &str, part: &str| {
             events.iter().any(|e| {
                 e["reason"] == reason && e["message"].as_str().is_some_and(|m| m.contains(part))
             })
         };
-        assert!(told("ScalingReplicaSet", "Scaled up replica set web-"));
-        assert!(told("SuccessfulCreate", "Created pod: web-"));
-        assert!(told("SuccessfulDelete", "Deleted pod: web-"));
+        assert!(has_event("ScalingReplicaSet", "Scaled up replica set web-"));
+        assert!(has_event("SuccessfulCreate", "Created pod: web-"));
+        assert!(has_event("SuccessfulDelete", "Deleted pod: web-"));
         cluster.stop().await;
     });
 }
@@ -495,7 +495,7 @@ fn jobs_complete_fail_and_are_removed_after_their_time() {
 }
 
 #[test]
-fn a_namespace_takes_everything_along() {
+fn deleting_a_namespace_deletes_its_objects() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("gone").await;
@@ -516,7 +516,7 @@ fn a_namespace_takes_everything_along() {
 }
 
 #[test]
-fn dependents_go_wait_or_stay_as_the_deletion_asks() {
+fn dependents_follow_the_propagation_policy() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
@@ -529,20 +529,20 @@ fn dependents_go_wait_or_stay_as_the_deletion_asks() {
                 DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
             cluster.client.delete(DEPLOYMENTS, "a", name, &options).await.unwrap();
             cluster.wait("deleted", DEPLOYMENTS, "a", name, Value::is_null).await;
-            let of = |objects: &[Value]| {
+            let count = |objects: &[Value]| {
                 objects.iter().filter(|o| o["metadata"]["labels"]["app"] == name).count()
             };
             if propagation == Propagation::Orphan {
                 let sets = cluster.list(REPLICA_SETS, "a").await;
-                assert_eq!(of(&sets), 1);
+                assert_eq!(count(&sets), 1);
                 assert!(sets.iter().all(|set| set["metadata"]["ownerReferences"].is_null()));
-                assert_eq!(of(&cluster.list(PODS, "a").await), 2);
+                assert_eq!(count(&cluster.list(PODS, "a").await), 2);
             } else {
                 if propagation == Propagation::Foreground {
-                    assert_eq!(of(&cluster.list(REPLICA_SETS, "a").await), 0, "they went first");
+                    assert_eq!(count(&cluster.list(REPLICA_SETS, "a").await), 0, "they went first");
                 }
-                cluster.wait_all("sets go", REPLICA_SETS, "a", |sets| of(sets) == 0).await;
-                cluster.wait_all("pods go", PODS, "a", |pods| of(pods) == 0).await;
+                cluster.wait_all("sets go", REPLICA_SETS, "a", |sets| count(sets) == 0).await;
+                cluster.wait_all("pods go", PODS, "a", |pods| count(pods) == 0).await;
             }
         }
         cluster.stop().await;
@@ -550,7 +550,7 @@ fn dependents_go_wait_or_stay_as_the_deletion_asks() {
 }
 
 #[test]
-fn quotas_and_budgets_say_what_is() {
+fn quotas_and_budgets_report_current_usage() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
@@ -590,19 +590,19 @@ fn quotas_and_budgets_say_what_is() {
 }
 
 #[test]
-fn every_namespace_has_an_account_and_the_authority_and_gets_them_back() {
+fn namespace_account_and_authority_are_created_and_restored() {
     runtime().block_on(async {
         let (authorities, root_ca) = tokio::sync::watch::channel("certificate".to_owned());
         let options = Options { root_ca: Some(root_ca), ..Options::default() };
         let cluster = Cluster::start(options).await;
         cluster.namespace("a").await;
-        // At once: a pod waits for the account that its namespace is about to have.
+        // A pod created at once waits for the account of its namespace.
         let made = cluster.create(PODS, "a", &pod("early", &json!({}))).await;
         assert_eq!(made["spec"]["serviceAccountName"], "default");
         let is_right = |map: &Value| {
-            let told = &map["metadata"]["annotations"]["kubernetes.io/description"];
+            let description = &map["metadata"]["annotations"]["kubernetes.io/description"];
             map["data"] == json!({"ca.crt": "certificate"})
-                && told.as_str().is_some_and(|text| text.starts_with("Contains a CA bundle"))
+                && description.as_str().is_some_and(|text| text.starts_with("Contains a CA bundle"))
         };
         let name = "kube-root-ca.crt";
         for namespace in ["a", "default", "kube-system"] {
@@ -620,7 +620,7 @@ fn every_namespace_has_an_account_and_the_authority_and_gets_them_back() {
             let is_new = |it: &Value| !it.is_null() && it["metadata"]["uid"] != *uid;
             cluster.wait("it is back", kind, "a", name, is_new).await;
         }
-        // Every namespace learns of a new authority.
+        // Every namespace receives a new authority.
         authorities.send_replace("another".to_owned());
         let is_another = |map: &Value| map["data"] == json!({"ca.crt": "another"});
         for namespace in ["a", "default", "kube-system"] {
@@ -653,12 +653,12 @@ fn a_more_important_pod_takes_the_capacity_of_a_class() {
         cluster.create(PODS, "a", &pod("low", &fast)).await;
         cluster.wait("it runs", PODS, "a", "low", |p| p["status"]["phase"] == "Running").await;
         cluster.create(PODS, "a", &pod("equal", &fast)).await;
-        let told = cluster
+        let waiting = cluster
             .wait("it waits", PODS, "a", "equal", |p| {
                 condition(p, "PodScheduled")["reason"] == "Unschedulable"
             })
             .await;
-        let message = condition(&told, "PodScheduled")["message"].as_str().unwrap();
+        let message = condition(&waiting, "PodScheduled")["message"].as_str().unwrap();
         assert!(
             message.starts_with("0/1 nodes are available: ") && message.contains("fast"),
             "{message}"
@@ -671,7 +671,7 @@ fn a_more_important_pod_takes_the_capacity_of_a_class() {
         cluster.wait("it runs", PODS, "a", "high", |p| p["status"]["phase"] == "Running").await;
         cluster.wait("the other is gone", PODS, "a", "low", Value::is_null).await;
         cluster
-            .wait_all("it is told", EVENTS, "a", |events| {
+            .wait_all("it has an event", EVENTS, "a", |events| {
                 events.iter().any(|e| e["reason"] == "Preempted")
             })
             .await;
@@ -679,7 +679,7 @@ fn a_more_important_pod_takes_the_capacity_of_a_class() {
     });
 }
 
-/// What a pod of host processes needs: one container before the others, and two of them.
+/// Returns the spec of host-process pods: one init container and two containers.
 fn host_processes() -> Value {
     let container = |name: &str| json!({"name": name, "image": "i", "command": ["pwsh"]});
     json!({
@@ -694,7 +694,7 @@ fn host_processes() -> Value {
 }
 
 #[test]
-fn host_processes_come_to_every_windows_node_and_tasks_to_one() {
+fn host_processes_run_on_windows_nodes() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
@@ -737,7 +737,7 @@ fn host_processes_come_to_every_windows_node_and_tasks_to_one() {
                 (&json!(true), &json!(true))
             );
         }
-        // On the host's network they have to say that they are.
+        // Pods on the host's network must set `hostNetwork`.
         let mut offline = pod("offline", &json!({}));
         offline["spec"] = host_processes();
         offline["spec"]["hostNetwork"] = false.into();
@@ -749,7 +749,7 @@ fn host_processes_come_to_every_windows_node_and_tasks_to_one() {
     });
 }
 
-/// Controllers that take a node for silent soon.
+/// Returns options that mark a node as unreachable soon.
 fn impatient() -> Options {
     Options {
         node_monitor_grace: Duration::from_millis(1500),
@@ -758,7 +758,7 @@ fn impatient() -> Options {
     }
 }
 
-/// A pod that leaves a node in trouble at once.
+/// Returns a pod that is evicted from an unreachable node at once.
 fn hasty(name: &str, node: &str) -> Value {
     let toleration = |what: &str| {
         json!({
@@ -776,13 +776,13 @@ fn is_silent_with(node: &Value, taints: usize) -> bool {
 }
 
 #[test]
-fn pods_leave_a_node_that_has_gone_silent() {
+fn pods_are_evicted_from_an_unreachable_node() {
     runtime().block_on(async {
         let cluster = Cluster::start(impatient()).await;
         cluster.namespace("a").await;
         cluster.node("n1").await;
         cluster.node("n2").await;
-        // The other one is heard of all the time.
+        // The other node keeps sending heartbeats.
         let client = cluster.client.clone();
         let mut heartbeats = tokio::task::JoinSet::new();
         heartbeats.spawn(async move {
@@ -796,7 +796,7 @@ fn pods_leave_a_node_that_has_gone_silent() {
             }
         });
         let mut hasty = hasty("hasty", "n1");
-        // Nobody takes it away.
+        // No kubelet removes it.
         hasty["metadata"]["labels"] = json!({"silent": "true"});
         cluster.create(PODS, "a", &hasty).await;
         let patient = pod("patient", &json!({"spec": {"nodeName": "n1"}}));
@@ -809,24 +809,24 @@ fn pods_leave_a_node_that_has_gone_silent() {
         assert_eq!(condition(&evicted, "DisruptionTarget")["reason"], "DeletionByTaintManager");
         let patient = cluster.get(PODS, "a", "patient").await.unwrap();
         assert!(patient["metadata"]["deletionTimestamp"].is_null());
-        // Nothing rests while it beats.
+        // The cluster is not idle during heartbeats.
         heartbeats.shutdown().await;
         cluster.stop().await;
     });
 }
 
 #[test]
-fn pods_stay_where_no_node_could_take_them() {
+fn pods_stay_if_every_node_is_unhealthy() {
     runtime().block_on(async {
         let cluster = Cluster::start(impatient()).await;
         cluster.namespace("a").await;
         cluster.node("n1").await;
         cluster.create(PODS, "a", &hasty("hasty", "n1")).await;
         cluster.wait("tainted", NODES, "", "n1", |n| is_silent_with(n, 1)).await;
-        // What comes to a node in trouble stays as well, and by then the first would have gone.
+        // Pods bound to an unhealthy node stay as well; by then the first would have been evicted.
         cluster.create(PODS, "a", &hasty("late", "n1")).await;
         cluster
-            .wait("its pods are told", PODS, "a", "hasty", |p| {
+            .wait("its pods are not ready", PODS, "a", "hasty", |p| {
                 condition(p, "Ready")["status"] == "False"
             })
             .await;

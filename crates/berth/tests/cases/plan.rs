@@ -1,5 +1,5 @@
-//! The commands in `examples/README.md`, run as people run them and compared with what they gave
-//! before. `BERTH_BLESS=1` writes the new outcome down.
+//! The commands of `examples/README.md`, with their recorded outputs. `BERTH_BLESS=1` records new
+//! ones.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ fn berth(arguments: &str) -> Output {
     command.args(arguments).current_dir(root()).env("NO_COLOR", "1").output().unwrap()
 }
 
-/// Name of the file with the outcome, command line.
+/// The file with the output, and the command line.
 const COMMANDS: [(&str, &str); 12] = [
     (
         "datacenter",
@@ -71,7 +71,7 @@ const COMMANDS: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn every_example_gives_what_it_gave_before() {
+fn examples_print_their_recorded_output() {
     for (name, arguments) in COMMANDS {
         let output = berth(arguments);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -87,7 +87,7 @@ fn every_example_gives_what_it_gave_before() {
 }
 
 #[test]
-fn pictures_show_every_container_and_need_nothing_else() {
+fn pictures_are_self_contained_and_show_every_container() {
     let datacenter = COMMANDS[0].1;
     let svg = String::from_utf8(berth(&format!("{datacenter} -o svg")).stdout).unwrap();
     assert!(svg.contains("<svg") && svg.contains("orders-db-2"), "{svg:.200}");
@@ -119,7 +119,7 @@ fn every_command_of_the_examples_readme_is_tested() {
 }
 
 #[test]
-fn every_configuration_shipped_can_be_used() {
+fn shipped_configurations_are_valid() {
     let check = |config: &str, machine: &str| {
         let output = berth(&format!(
             "config check examples/kubelet/{config}.yaml --machine examples/machines/{machine}.yaml"
@@ -134,7 +134,7 @@ fn every_configuration_shipped_can_be_used() {
 }
 
 #[test]
-fn wrong_input_is_named_with_its_place_and_ends_with_code_2() {
+fn invalid_input_is_located_and_exits_with_code_2() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let write = |name: &str, text: &str| -> String {
         let path = directory.join(name);
@@ -188,7 +188,7 @@ fn completions_know_the_commands() {
 }
 
 #[test]
-fn the_picture_in_the_readme_is_what_the_command_draws() {
+fn picture_in_the_readme_is_current() {
     let drawn = berth(
         "plan -f examples/pods/datacenter.yaml --machine examples/machines/epyc-2s-nps4.yaml \
          --config examples/kubelet/datacenter.yaml -o svg",
@@ -198,7 +198,7 @@ fn the_picture_in_the_readme_is_what_the_command_draws() {
     if std::env::var_os("BERTH_BLESS").is_some() {
         std::fs::write(&path, &drawn.stdout).unwrap();
     }
-    // A checkout may have turned line ends.
+    // Git may have changed line endings.
     let kept = String::from_utf8(std::fs::read(&path).unwrap()).unwrap().replace("\r\n", "\n");
     assert_eq!(String::from_utf8_lossy(&drawn.stdout).replace("\r\n", "\n"), kept);
 }

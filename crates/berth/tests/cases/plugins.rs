@@ -1,12 +1,12 @@
-//! Admission plug-ins by the flags of `berth server` and `berth up`.
+//! The admission plugin flags of `berth server` and `berth up`.
 
 use std::process::Command;
 
 #[test]
-fn plugins_that_are_unknown_or_always_on_are_refused_before_anything_starts() {
+fn invalid_plugin_flags_are_rejected_before_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let check = |flag: &str, name: &str, said: &str| {
+    let check = |flag: &str, name: &str, expected: &str| {
         for command in ["server", "up"] {
             let output = Command::new(env!("CARGO_BIN_EXE_berth"))
                 .args([command, flag, name, "--data-dir"])
@@ -15,7 +15,7 @@ fn plugins_that_are_unknown_or_always_on_are_refused_before_anything_starts() {
                 .unwrap();
             let error = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(2), "{command} {flag} {name}: {error}");
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     };
     let unknown = "admission plugin \"Nonsense\" is unknown; there are NamespaceLifecycle, ";

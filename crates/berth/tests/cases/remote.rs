@@ -1,22 +1,23 @@
-//! The client over HTTPS, by the kubeconfigs that a control plane writes, against that control plane.
+//! The HTTPS client with a control plane and the kubeconfigs that it writes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth::server::{Server, Settings};
+use berth::tasks::TaskError;
 use client::kind::{NAMESPACES, PODS, SERVICE_ACCOUNTS};
 use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Reflector, Remote, Scope, Timeouts};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Plane {
     pub(crate) settings: Settings,
     stop: watch::Sender<bool>,
-    over: tokio::task::JoinHandle<()>,
+    over: tokio::task::JoinHandle<Result<(), TaskError>>,
 }
 
 impl Plane {
@@ -36,7 +37,7 @@ impl Plane {
 
     pub(crate) async fn end(self) {
         self.stop.send(true).unwrap();
-        timeout(PATIENCE, self.over).await.unwrap().unwrap();
+        timeout(TIMEOUT, self.over).await.unwrap().unwrap().unwrap();
     }
 }
 
@@ -45,14 +46,14 @@ pub(crate) fn account(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_control_plane_is_spoken_to_over_https_and_found_again_after_its_restart() {
+async fn client_works_over_https_and_across_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = Settings::new(dir.path().join("data"));
     settings.address.set_port(0);
     let (plane, address) = Plane::start(settings.clone()).await;
     let admin = plane.client("kubeconfig");
 
-    // Objects come and go, and errors have their reasons.
+    // Objects are created and deleted, and errors have their reasons.
     let made = admin.create(SERVICE_ACCOUNTS, "default", &account("a")).await.unwrap();
     let again = admin.create(SERVICE_ACCOUNTS, "default", &account("a")).await.unwrap_err();
     assert!(again.is_already_there(), "{again}");
@@ -66,7 +67,7 @@ async fn a_control_plane_is_spoken_to_over_https_and_found_again_after_its_resta
     assert!(conflict.is_conflict(), "{conflict}");
     admin.delete(SERVICE_ACCOUNTS, "default", "a", &DeleteOptions::of_uid(uid)).await.unwrap();
 
-    // A list has pages, and a watch goes on where it ended.
+    // Lists are paged, and a watch resumes where it ended.
     for index in 0..501 {
         let object = account(&format!("s{index:03}"));
         admin.create(SERVICE_ACCOUNTS, "default", &object).await.unwrap();
@@ -77,23 +78,23 @@ async fn a_control_plane_is_spoken_to_over_https_and_found_again_after_its_resta
         Ok(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
     };
     let mut reflector = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
-    let listed = timeout(PATIENCE, reflector.step()).await.unwrap().unwrap();
+    let listed = timeout(TIMEOUT, reflector.step()).await.unwrap().unwrap();
     let shown = format!("{listed:?}");
     assert!(shown.contains("\"s000\"") && shown.contains("\"s500\""), "{shown}");
     admin.create(SERVICE_ACCOUNTS, "default", &account("later")).await.unwrap();
-    timeout(PATIENCE, async {
+    timeout(TIMEOUT, async {
         while !format!("{:?}", reflector.step().await.unwrap()).contains("\"later\"") {}
     })
     .await
     .unwrap();
 
-    // Whoever may only look is told so.
+    // A viewer's write is rejected.
     let viewer = plane.client("viewer.kubeconfig");
     assert!(viewer.list_values(PODS, &Scope::default()).await.unwrap().is_empty());
     let refused = viewer.create(SERVICE_ACCOUNTS, "default", &account("b")).await.unwrap_err();
     assert_eq!((refused.status(), refused.reason()), (403, "Forbidden"));
 
-    // The same client reaches the one that comes after.
+    // The same client reaches the restarted server.
     plane.end().await;
     assert!(admin.get::<Value>(NAMESPACES, "", "default").await.is_err());
     settings.address = address;

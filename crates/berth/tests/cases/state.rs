@@ -1,4 +1,4 @@
-//! `berth state` as a user runs it.
+//! `berth state` on the command line.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory with a configuration for the machine and the state of one pod with these CPUs.
+/// Prepares a directory with a configuration for the machine and the state of one pod with these
+/// CPUs.
 fn prepare(dir: &Path, cpus: &str) -> String {
     let config = dir.join("kubelet.yaml").display().to_string();
     let made = berth(&["config", "generate", "--machine", MACHINE, "--output-file", &config]);
@@ -31,7 +32,7 @@ fn prepare(dir: &Path, cpus: &str) -> String {
 }
 
 #[test]
-fn a_state_that_fits_is_left_alone() {
+fn fitting_state_is_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,10");
     let path = dir.path().display().to_string();
@@ -44,7 +45,7 @@ fn a_state_that_fits_is_left_alone() {
 }
 
 #[test]
-fn a_state_of_a_larger_machine_is_explained_and_migrated_with_a_backup() {
+fn state_of_a_larger_machine_is_migrated_with_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,30");
     let path = dir.path().display().to_string();
@@ -68,7 +69,7 @@ fn a_state_of_a_larger_machine_is_explained_and_migrated_with_a_backup() {
 }
 
 #[test]
-fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
+fn damaged_file_counts_as_empty_and_is_backed_up() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,10");
     let file = dir.path().join("cpu_manager_state");
@@ -84,10 +85,10 @@ fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
 
     let migrated = berth(&[&["state", "migrate"], &place[..]].concat());
     assert_eq!(migrated.status.code(), Some(0), "{}", text(&migrated.stderr));
-    let told = text(&migrated.stdout);
+    let output = text(&migrated.stdout);
     assert!(
-        told.contains("cpu_manager_state cannot be used: ") && told.contains("is kept"),
-        "{told}"
+        output.contains("cpu_manager_state cannot be used: ") && output.contains("is kept"),
+        "{output}"
     );
     let kept = fs::read(dir.path().join("cpu_manager_state.backup-1")).unwrap();
     assert_eq!(text(&kept), damaged, "the file is kept");
@@ -96,7 +97,7 @@ fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
 }
 
 #[test]
-fn a_directory_without_state_files_has_no_state_to_show() {
+fn directory_without_state_files_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().display().to_string();
     for output in ["text", "json"] {
@@ -107,9 +108,9 @@ fn a_directory_without_state_files_has_no_state_to_show() {
     }
     prepare(dir.path(), "2,10");
     let shown = berth(&["state", "show", &path]);
-    let told = text(&shown.stdout);
-    assert!(told.contains("CPU manager (static)"), "{told}");
-    assert!(told.contains("memory manager: no memory_manager_state"), "{told}");
+    let output = text(&shown.stdout);
+    assert!(output.contains("CPU manager (static)"), "{output}");
+    assert!(output.contains("memory manager: no memory_manager_state"), "{output}");
     let shown = berth(&["state", "show", &path, "-o", "json"]);
     assert!(!text(&shown.stdout).contains("memoryManager"), "{}", text(&shown.stdout));
 }

@@ -1,5 +1,5 @@
-//! The store of a control plane as its owner meets it: a full disk under a running server, and a damaged
-//! store on the command line.
+//! The store of a control plane on a full disk under a running server, and a damaged store on the
+//! command line.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -13,20 +13,20 @@ use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Remote, Timeouts};
 use serde_json::{Value, json};
 use store::{Options, Store, Transaction};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A `berth server` process on a file system of its own of 48 MB.
+/// A `berth server` process on a separate file system of 48 MB.
 struct Small {
     process: Child,
-    /// The data directory, as this process finds it.
+    /// The data directory, as seen by this process.
     data_dir: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Small {
-    /// `None` if this process may not mount file systems.
+    /// Starts the server; `None` if this process may not mount file systems.
     fn start() -> Option<Small> {
-        // As root, or in a namespace in which every user is root.
+        // As root, or in a user namespace.
         let allowed = |unshare: &str| {
             let mount = format!("{unshare} mount -t tmpfs none /mnt");
             Command::new("sh").args(["-c", &mount]).output().is_ok_and(|done| done.status.success())
@@ -93,13 +93,13 @@ async fn wait_for_metric(api: &Client, line: &str) {
         if text.lines().any(|found| found == line) {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{line}\n{text}");
+        assert!(begun.elapsed() < TIMEOUT, "{line}\n{text}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_on_a_full_disk_says_so_deletes_and_goes_on_when_there_is_space() {
+async fn full_disk_is_reported_allows_deletions_and_recovers() {
     let Some(server) = Small::start() else {
         eprintln!("skipped: this process may not mount file systems");
         return;
@@ -128,7 +128,7 @@ async fn a_server_on_a_full_disk_says_so_deletes_and_goes_on_when_there_is_space
     let unready = document(&api, "/readyz").await.unwrap_err().to_string();
     assert!(unready.contains("[-]storage-space failed"), "{unready}");
     document(&api, "/livez").await.unwrap();
-    // Deletions work, also of what a finalizer holds, and which is written twice before it is gone.
+    // Deletions work, also of an object with a finalizer, which needs two writes.
     api.delete(CONFIG_MAPS, "default", "held", &DeleteOptions::default()).await.unwrap();
     let free = json!({"metadata": {"finalizers": null}});
     api.patch(CONFIG_MAPS, "default", "held", PatchKind::Merge, &free).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_server_on_a_full_disk_says_so_deletes_and_goes_on_when_there_is_space
     }
 }
 
-/// A data directory whose store has lost one of three keys.
+/// Creates a data directory whose store has lost one of three keys.
 fn damaged(dir: &Path) {
     let path = dir.join("store");
     let store = Store::open(&path, Options::default()).unwrap();
@@ -173,7 +173,7 @@ fn berth(arguments: &[&str], dir: &Path) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_damaged_store_is_checked_and_repaired_on_the_command_line() {
+fn damaged_store_is_checked_and_repaired() {
     let dir = tempfile::tempdir().unwrap();
     let (code, _, error) = berth(&["store", "check"], dir.path());
     assert_eq!(code, Some(2), "{error}");

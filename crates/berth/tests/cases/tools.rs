@@ -1,5 +1,5 @@
-//! The commands for people, run as a new user runs them: `config check`, `plan`, `version`, and `up`,
-//! `status`, `explain` and `down` of a node without a runtime.
+//! The user's commands: `config check`, `plan`, `version`, and `up`, `status`, `explain` and `down`
+//! with a node without a runtime.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A deadline for what takes milliseconds on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for actions that take milliseconds on an idle machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `berth` without the environment of the user who runs the tests.
-fn command(args: &[&str]) -> Command {
+/// Returns a `berth` command without the environment of the test's user.
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
     command.args(args).env("NO_COLOR", "1").env_remove("BERTH_DATA_DIR").env_remove("KUBECONFIG");
     command
 }
 
-/// Exit code, standard output and standard error.
-fn finished(mut command: Command, input: &str) -> (i32, String, String) {
+/// Runs a command and returns its exit code, standard output and standard error.
+pub(crate) fn finished(mut command: Command, input: &str) -> (i32, String, String) {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have exited already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -43,7 +43,7 @@ fn configuration(fields: &str) -> String {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_is_refused_by_check_and_by_up_with_the_same_words() {
+fn check_and_up_reject_a_configuration_with_the_same_error() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubelet.yaml").display().to_string();
     let data = dir.path().join("data").display().to_string();
@@ -63,7 +63,7 @@ fn a_configuration_that_cannot_be_used_is_refused_by_check_and_by_up_with_the_sa
         ),
         ("containerRuntimeEndpoint: 'tcp://x'", "containerRuntimeEndpoint: "),
     ];
-    // On Windows there is no CPU manager without its feature gate, and so no options of it.
+    // On Windows the CPU manager and its options need a feature gate.
     let applies = |fields: &str| {
         std::env::consts::OS != "windows" || !fields.starts_with("cpuManagerPolicyOptions")
     };
@@ -80,7 +80,7 @@ fn a_configuration_that_cannot_be_used_is_refused_by_check_and_by_up_with_the_sa
 }
 
 #[test]
-fn a_node_whose_name_no_api_takes_is_not_started() {
+fn invalid_node_name_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().display().to_string();
     let (code, _, errors) =
@@ -94,7 +94,7 @@ fn a_node_whose_name_no_api_takes_is_not_started() {
 }
 
 #[test]
-fn what_topology_writes_every_command_reads() {
+fn output_of_topology_is_valid_input_of_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let pods = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i, \
                 resources: {limits: {cpu: 2, memory: 64Mi}}}]}}";
@@ -124,7 +124,7 @@ fn what_topology_writes_every_command_reads() {
 }
 
 #[test]
-fn the_output_of_plain_lscpu_is_a_machine_and_what_is_assumed_is_named() {
+fn lscpu_output_is_a_machine_with_reported_assumptions() {
     let lscpu = "Architecture:  x86_64\nCPU(s):  8\nOn-line CPU(s) list:  0-7\nThread(s) per core:  2\n\
                  Core(s) per socket:  4\nSocket(s):  1\nNUMA node(s):  1\nNUMA node0 CPU(s):  0-7\n";
     let (code, out, errors) = berth(&["topology", "--from", "-", "-o", "yaml"], lscpu);
@@ -135,7 +135,7 @@ fn the_output_of_plain_lscpu_is_a_machine_and_what_is_assumed_is_named() {
 }
 
 #[test]
-fn memory_without_a_unit_is_refused_with_the_units_that_may_be_meant() {
+fn memory_without_a_unit_is_rejected_with_suggestions() {
     let (code, _, errors) = berth(&["topology", "--from", "2 cores mem=512"], "");
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("it has no unit: write 512Mi or 512Gi"), "{errors}");
@@ -146,7 +146,7 @@ fn memory_without_a_unit_is_refused_with_the_units_that_may_be_meant() {
 }
 
 #[test]
-fn pods_of_a_running_cluster_are_planned_wherever_they_are_bound() {
+fn bound_pods_of_a_cluster_are_planned_on_any_machine() {
     let pod = |name: &str, metadata: &str, phase: &str| {
         format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, {metadata}}}, status: {{phase: {phase}}}, \
@@ -168,14 +168,14 @@ fn pods_of_a_running_cluster_are_planned_wherever_they_are_bound() {
     let (code, _, errors) =
         berth(&["plan", "-f", "-", "--machine", named, "--machine", MACHINE], &live);
     assert_eq!((code, errors.contains("worker-7\", which")), (0, false), "{errors}");
-    // A name in a manifest is a wish.
+    // A node name in a manifest is a constraint.
     let wished = list(&[pod("a", "labels: {}", "Pending")]);
     let (code, _, _) = berth(&["plan", "-f", "-", "--machine", MACHINE], &wished);
     assert_eq!(code, 3);
 }
 
 #[test]
-fn version_is_told_to_people_and_to_scripts() {
+fn version_is_printed_as_text_and_json() {
     let (code, out, _) = berth(&["version"], "");
     assert!(code == 0 && out.starts_with("berth 0.") && out.contains("Kubernetes v1."), "{out}");
     let (code, out, _) = berth(&["version", "-o", "json"], "");
@@ -185,7 +185,7 @@ fn version_is_told_to_people_and_to_scripts() {
 }
 
 #[test]
-fn commands_that_find_no_node_say_how_to_name_one() {
+fn commands_without_a_node_explain_how_to_select_one() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().display().to_string();
     let (code, _, errors) = berth(&["explain", "pod/a", "--data-dir", &data], "");
@@ -195,11 +195,11 @@ fn commands_that_find_no_node_say_how_to_name_one() {
     }
     let (code, _, errors) = berth(&["status", "--data-dir", &data], "");
     assert_eq!(code, 1);
-    assert!(errors.contains("nothing runs on"), "{errors}");
+    assert!(errors.contains("no node runs on"), "{errors}");
 }
 
 #[test]
-fn a_port_in_use_names_the_flag_and_the_process() {
+fn port_in_use_error_shows_the_flag_and_the_process() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -215,11 +215,11 @@ fn a_port_in_use_names_the_flag_and_the_process() {
     }
 }
 
-/// A node of `berth up` whose runtime is not there.
+/// A `berth up` node without a runtime.
 struct Up {
     process: Child,
     dir: tempfile::TempDir,
-    said: String,
+    output: String,
 }
 
 impl Up {
@@ -235,16 +235,16 @@ impl Up {
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        while !said.contains("kubectl --kubeconfig") {
+        while !output.contains("kubectl --kubeconfig") {
             let Some(line) = lines.next() else {
                 let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
                 panic!("berth up ended: {log}");
             };
-            said += &(line.unwrap() + "\n");
+            output += &(line.unwrap() + "\n");
         }
-        Up { process, dir, said }
+        Up { process, dir, output }
     }
 
     fn data(&self) -> PathBuf {
@@ -291,7 +291,7 @@ fn pod(name: &str, spec: &serde_json::Value) -> serde_json::Value {
     pod
 }
 
-/// Asks until the answer has a part, which it gets in its own time.
+/// Repeats a command until its output contains a text.
 fn eventually(ask: impl Fn() -> (i32, String, String), part: &str) -> (i32, String) {
     let begun = Instant::now();
     loop {
@@ -299,18 +299,18 @@ fn eventually(ask: impl Fn() -> (i32, String, String), part: &str) -> (i32, Stri
         if out.contains(part) {
             return (code, out);
         }
-        assert!(begun.elapsed() < PATIENCE, "{part:?} is not in {out}{errors}");
+        assert!(begun.elapsed() < TIMEOUT, "{part:?} is not in {out}{errors}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
+async fn node_that_is_not_ready_rejects_pods_with_every_reason() {
     use client::kind::PODS;
     use serde_json::{Value, json};
     let up = Up::start();
-    assert!(up.said.contains("node     node-1 ("), "{}", up.said);
-    assert!(up.said.contains("i of memory)") && !up.said.contains("GiB"), "{}", up.said);
-    assert!(up.said.contains("export KUBECONFIG="), "{}", up.said);
+    assert!(up.output.contains("node     node-1 ("), "{}", up.output);
+    assert!(up.output.contains("i of memory)") && !up.output.contains("GiB"), "{}", up.output);
+    assert!(up.output.contains("export KUBECONFIG="), "{}", up.output);
     let api = up.client();
     let tolerant = json!([{"operator": "Exists"}]);
     let bodies = [
@@ -334,10 +334,10 @@ async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
         pod("sound", &json!({"tolerations": tolerant})),
     ];
     for body in bodies {
-        // The account of the namespace is made in its own time, and pods are refused until then.
+        // Pods are rejected until the namespace's account is created.
         let begun = Instant::now();
         while let Err(error) = api.create(PODS, "default", &body).await {
-            assert!(begun.elapsed() < PATIENCE, "{error}");
+            assert!(begun.elapsed() < TIMEOUT, "{error}");
         }
     }
     let explain = |name: &str| up.berth("KUBECONFIG", &["explain", &format!("pod/{name}")]);
@@ -353,14 +353,14 @@ async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
         assert_eq!(code, 3, "{name}: {out}");
         assert!(out.contains("node-1 would refuse it now"), "{name}: {out}");
     }
-    // It tolerates everything, and is bound to a node that cannot start it.
+    // The pod tolerates everything, and is bound to a node that cannot start it.
     let (code, out) =
         eventually(|| explain("default/sound"), "NodeNotReady: the node is not ready");
     assert_eq!(code, 3, "{out}");
     let (code, out, errors) =
         up.berth("BERTH_DATA_DIR", &["explain", "pod", "default/plain", "-o", "json"]);
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &told["nodes"][0]["verdict"]), (3, &json!("refuses")), "{out}{errors}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["nodes"][0]["verdict"]), (3, &json!("refuses")), "{out}{errors}");
     let (code, _, errors) = up.berth("BERTH_DATA_DIR", &["explain", "pod/a/b", "-n", "c"]);
     assert!(code == 2 && errors.contains("two namespaces are given"), "{errors}");
     let (code, out, errors) = up.berth("BERTH_DATA_DIR", &["explain", "node/node-1"]);
@@ -375,8 +375,8 @@ async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
     assert_eq!(code, 0, "{out}{errors}");
     let data = up.data().display().to_string();
     let id = up.process.id();
-    assert!(out.starts_with(&format!("ended the node on {data} (process {id}) in ")), "{out}");
+    assert!(out.starts_with(&format!("stopped the node on {data} (process {id}) in ")), "{out}");
     assert!(out.contains("0 running pods were stopped"), "{out}");
     let (code, _, errors) = up.berth("BERTH_DATA_DIR", &["down"]);
-    assert!(code == 0 && errors.contains("there was nothing to end"), "{errors}");
+    assert!(code == 0 && errors.contains("nothing to stop"), "{errors}");
 }

@@ -1,10 +1,10 @@
-//! `berth topology`, run as people run it.
+//! `berth topology` on the command line.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Exit code, standard output and standard error.
+/// Runs `berth` and returns its exit code, standard output and standard error.
 fn berth(args: &[&str], input: &str) -> (i32, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(args)
@@ -13,7 +13,7 @@ fn berth(args: &[&str], input: &str) -> (i32, String, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have exited already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -26,7 +26,7 @@ fn shipped(path: &str) -> String {
 }
 
 #[test]
-fn this_machine_is_drawn_without_colours_into_a_pipe() {
+fn output_to_a_pipe_has_no_colours() {
     let (code, out, _) = berth(&["topology"], "");
     assert_eq!(code, 0);
     assert!(out.starts_with("this machine") && out.contains("NUMA") && !out.contains('\u{1b}'));
@@ -34,10 +34,10 @@ fn this_machine_is_drawn_without_colours_into_a_pipe() {
 }
 
 #[test]
-fn every_source_of_the_same_machine_gives_the_same_file() {
-    let words = "2 sockets x 4 cores x 2 threads mem=8Gi name=same";
-    let (_, yaml, _) = berth(&["topology", "--from", words, "-o", "yaml"], "");
-    let (_, json, _) = berth(&["topology", "--from", words, "-o", "json"], "");
+fn every_source_of_a_machine_gives_the_same_file() {
+    let expected = "2 sockets x 4 cores x 2 threads mem=8Gi name=same";
+    let (_, yaml, _) = berth(&["topology", "--from", expected, "-o", "yaml"], "");
+    let (_, json, _) = berth(&["topology", "--from", expected, "-o", "json"], "");
     for text in [&yaml, &json] {
         let (code, again, errors) = berth(&["topology", "--from", "-", "-o", "yaml"], text);
         assert_eq!((code, &again, errors.as_str()), (0, &yaml, ""));
@@ -59,7 +59,7 @@ fn captures_and_pictures_are_taken_by_name() {
 
 #[test]
 fn a_recorded_sysfs_is_read_back_as_the_same_machine() {
-    // The tree is made from a shipped capture, so that this runs on every system.
+    // The tree is unpacked from a shipped capture, so that this runs on every system.
     let text = std::fs::read_to_string(shipped("crates/host/tests/data/smt-offline.json")).unwrap();
     let capture = host::Capture::parse(&text).unwrap();
     let root = tempfile::tempdir().unwrap();
@@ -87,10 +87,10 @@ fn a_recorded_sysfs_is_read_back_as_the_same_machine() {
 
 #[test]
 fn errors_name_the_file_the_line_and_the_field() {
-    let check = |from: &str, input: &str, words: &[&str]| {
+    let check = |from: &str, input: &str, expected: &[&str]| {
         let (code, out, errors) = berth(&["topology", "--from", from], input);
         assert_eq!((code, out.as_str()), (2, ""), "{errors}");
-        for word in words {
+        for word in expected {
             assert!(errors.contains(word), "{word:?} is not in {errors}");
         }
     };

@@ -1,4 +1,4 @@
-//! kube-rs against a Berth server: typed and dynamic objects, patches, watcher and reflector, errors.
+//! kube-rs with a Berth server: typed and dynamic objects, patches, watcher and reflector, errors.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use crate::server::Server;
 
-/// For whatever has to happen. Long, as the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout of any action; long, because the machine may be busy.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Runs a test with a client of a server of its own.
+/// Runs a test with a client of its own server.
 fn with_client<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -28,7 +28,7 @@ fn with_client<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
         let client = Client::try_from(config).unwrap();
-        timeout(PATIENCE, test(client)).await.expect("the test takes too long");
+        timeout(TIMEOUT, test(client)).await.expect("the test takes too long");
     });
 }
 
@@ -47,7 +47,7 @@ fn pod(name: &str) -> Pod {
     }))
 }
 
-/// The reason and code of a refusal by the server.
+/// Returns the reason and code of the server's error.
 fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, u16) {
     match result.unwrap_err() {
         Error::Api(status) => (status.reason.clone(), status.code),
@@ -175,7 +175,7 @@ fn kube_rs_watches_and_reflects() {
             assert_eq!(first.name_any(), "before");
 
             pods.create(&PostParams::default(), &pod("after")).await.unwrap();
-            // The scheduler writes to pods too.
+            // The scheduler also writes to pods.
             while stream.try_next().await.unwrap().unwrap().name_any() != "after" {}
             assert_eq!(store.len(), 2);
 
@@ -188,7 +188,7 @@ fn kube_rs_watches_and_reflects() {
     });
 }
 
-/// Fields that kube-rs' types do not have.
+/// kube-rs' types lack these fields.
 #[test]
 fn kube_rs_keeps_qos_classes_in_dynamic_objects() {
     with_client(|client| async move {

@@ -1,4 +1,4 @@
-//! A `berth server` process of a test's own: [`Server`].
+//! A `berth server` process for one test: [`Server`].
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one on a free port and waits until it says that it is ready.
+    /// Starts a server on a free port and waits until it is ready.
     pub(crate) fn start() -> Server {
         let dir = tempfile::tempdir().unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
@@ -25,8 +25,8 @@ impl Server {
             .unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("is ready")));
-        // The end of its output comes before that only if it could not start; its complaint is on
-        // the error output already.
+        // Its output ends before that only if it could not start; the error is on standard error
+        // already.
         assert!(ready.is_some(), "the server does not start");
         Server { dir, process }
     }
@@ -39,7 +39,7 @@ impl Server {
         self.dir.path().join("data/viewer.kubeconfig")
     }
 
-    /// An empty home for clients that keep caches.
+    /// An empty home directory for clients with caches.
     pub(crate) fn home(&self) -> &Path {
         self.dir.path()
     }
@@ -47,7 +47,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which is what the test then complains about.
+        // The process may have exited, which fails the test.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

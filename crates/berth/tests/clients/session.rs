@@ -1,6 +1,6 @@
-//! Sessions at a terminal, written down, and played with a kubectl: [`Session`] and [`Client`].
+//! Recorded kubectl sessions, and their replay: [`Session`] and [`Client`].
 //!
-//! A session is a text of commands and what comes of them:
+//! A session is a text of commands and their results:
 //!
 //! ```text
 //! # A remark.
@@ -10,12 +10,12 @@
 //! | NAME   READY                         a line of its output
 //! ! Error from server (NotFound): ...    a line of its error output
 //! = 1                                    its exit status, where it is not 0
-//! ~ seed/pod.yaml                        the object of this file is served as the file says it
+//! ~ seed/pod.yaml                        the object of this file is served unchanged
 //! ```
 //!
-//! A line `...` stands for any lines, a placeholder such as `<age>` for anything of its form, and
-//! columns may be of any width. `{<1.24}`, `{>=1.24}` or `{>=1.24,<1.30}` in front of a line is for
-//! clients of such versions only. `$VIEWER` is the kubeconfig of somebody who may only look.
+//! A line `...` matches any lines, a placeholder such as `<age>` anything of its form, and columns
+//! may have any width. `{<1.24}`, `{>=1.24}` or `{>=1.24,<1.30}` before a line restricts it to
+//! clients of such versions. `$VIEWER` is the kubeconfig of a viewer.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use crate::server::Server;
 
-/// For whatever a client does. Long, as the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout of a client's action; long, because the machine may be busy.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A kubectl.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Client {
     }
 }
 
-/// A command and what is expected of it.
+/// A command and its expected result.
 #[derive(Debug, Default)]
 struct Step {
     line: usize,
@@ -68,7 +68,7 @@ struct Step {
     unchanged: Option<String>,
 }
 
-/// A session as written down.
+/// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
     name: String,
@@ -80,7 +80,7 @@ fn beside(name: &str) -> PathBuf {
 }
 
 impl Session {
-    /// All there are, by name.
+    /// Returns all sessions, sorted by name.
     pub(crate) fn all() -> Vec<Session> {
         let mut sessions: Vec<Session> = std::fs::read_dir(beside("sessions"))
             .unwrap()
@@ -95,7 +95,7 @@ impl Session {
         sessions
     }
 
-    /// Plays it, complains where something else happens, and counts the commands.
+    /// Runs the session, panics on a difference, and returns the number of commands.
     pub(crate) fn play(
         &self,
         client: &Client,
@@ -115,7 +115,7 @@ impl Session {
 
     fn steps(&self, client: &Client) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::new();
-        // Whether the lines below a command that is not for this client are being passed over.
+        // True while the lines of a command for other versions are skipped.
         let mut passing_over = false;
         for (index, line) in self.text.lines().enumerate() {
             let place = format!("{}:{}", self.name, index + 1);
@@ -149,7 +149,7 @@ impl Session {
     }
 }
 
-/// Cuts a condition off a line and says whether it holds.
+/// Removes a version condition from a line, and returns whether it holds.
 fn condition<'a>(line: &'a str, minor: u32, place: &str) -> (bool, &'a str) {
     let Some((condition, rest)) = line.strip_prefix('{').and_then(|rest| rest.split_once("} "))
     else {
@@ -214,7 +214,7 @@ impl Step {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         let printed = || format!("  output:\n{stdout}\n  error output:\n{stderr}");
-        // What was interrupted has no status of its own.
+        // An interrupted command has no status of its own.
         if self.meanwhile.is_none() && output.status.code() != Some(self.exit) {
             return Err(format!(
                 "  exit {} instead of {}\n{}",
@@ -240,34 +240,34 @@ impl Step {
         let mut child = command.spawn().unwrap();
         if let (Some(file), Some(mut pipe)) = (&self.stdin, child.stdin.take()) {
             let bytes = std::fs::read(beside("files").join(file)).unwrap();
-            // A command that reads nothing closes it.
+            // A command that reads nothing closes the pipe.
             let _ = pipe.write_all(&bytes);
         }
         let id = child.id();
         let (done, waiting) = mpsc::channel();
         std::thread::spawn(move || done.send(child.wait_with_output()));
-        match waiting.recv_timeout(PATIENCE) {
+        match waiting.recv_timeout(TIMEOUT) {
             Ok(output) => Ok(output.unwrap()),
-            Err(_) => Err(format!("  process {id} still runs after {PATIENCE:?}")),
+            Err(_) => Err(format!("  process {id} still runs after {TIMEOUT:?}")),
         }
     }
 
-    /// Starts the command, runs the other as soon as the server has one more watch, and ends the
-    /// command when it has printed as many lines as are expected.
+    /// Starts the command, runs the other one when the server has one more watch, and ends the
+    /// command when it has printed the expected number of lines.
     fn watch(
         &self,
         meanwhile: &[String],
         client: &Client,
         server: &Server,
     ) -> Result<Output, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let before = self.watches(client, server);
         let mut child = self.command(&self.arguments, client, server).spawn().unwrap();
         while self.watches(client, server) <= before {
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("  no watch was opened within {PATIENCE:?}"));
+                return Err(format!("  no watch was opened within {TIMEOUT:?}"));
             }
         }
         let other = self.command(meanwhile, client, server).output().unwrap();
@@ -275,7 +275,7 @@ impl Step {
         let stdout = child.stdout.take().unwrap();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Nobody listens once enough has come.
+                // The receiver is dropped when enough lines have come.
                 let _ = send.send(line);
             }
         });
@@ -295,7 +295,7 @@ impl Step {
         Ok(output)
     }
 
-    /// How many watches the server has been asked for so far.
+    /// Returns the number of watches that the server has received.
     fn watches(&self, client: &Client, server: &Server) -> u64 {
         let arguments = ["get", "--raw", "/metrics"].map(str::to_owned);
         let output = self.command(&arguments, client, server).output().unwrap();
@@ -307,7 +307,7 @@ impl Step {
     }
 }
 
-/// Whether lines are as expected; the first expectation that is not met, if not.
+/// Compares lines with the expected ones; returns the first unmatched expectation.
 fn agrees(wanted: &[String], got: &[&str]) -> Result<(), String> {
     match wanted {
         [] if got.is_empty() => Ok(()),
@@ -320,7 +320,7 @@ fn agrees(wanted: &[String], got: &[&str]) -> Result<(), String> {
                     return Ok(());
                 }
             }
-            // What came nearest is not known; the line behind the gap is what people look for.
+            // The best match is unknown; report the line after the gap.
             rest.first().map_or(failure, |line| Err(format!("... {line}")))
         }
         [first, rest @ ..] => match got {
@@ -330,7 +330,7 @@ fn agrees(wanted: &[String], got: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The words of a command line; quotes keep blanks.
+/// Splits a command line into words; quotes keep blanks.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -350,7 +350,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Whether an object that was read with `-o json` is what its file says, wherever that says anything.
+/// Checks that an object read with `-o json` has every field of its file.
 fn unchanged(file: &str, served: &str) -> Result<(), String> {
     let text = std::fs::read_to_string(beside("files").join(file)).unwrap();
     let (documents, errors) = objects::yaml::parse(&text);
@@ -361,8 +361,8 @@ fn unchanged(file: &str, served: &str) -> Result<(), String> {
     differing.map_or(Ok(()), |what| Err(format!("  {file} came back changed: {what}")))
 }
 
-/// The first place where what is served is not what was written. Lists must have the same length;
-/// objects may have gained fields.
+/// Returns the first path at which the served object differs from the written one. Lists must have
+/// the same length; objects may have additional fields.
 fn differing(written: &Value, served: &Value, place: &str) -> Option<String> {
     match (written, served) {
         (Value::Object(written), Value::Object(_)) => written
@@ -378,12 +378,12 @@ fn differing(written: &Value, served: &Value, place: &str) -> Option<String> {
 }
 
 #[test]
-fn words_keep_what_is_quoted() {
+fn quotes_keep_blanks_in_words() {
     assert_eq!(words("a 'b c'd  \"\" -p '{\"x\": 1}'"), ["a", "b cd", "", "-p", "{\"x\": 1}"]);
 }
 
 #[test]
-fn gaps_stand_for_any_lines_and_nothing_else_does() {
+fn only_gaps_match_any_lines() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let check = |wanted: &str, got: &str, agree: bool| {
         let got: Vec<&str> = got.lines().collect();
@@ -410,7 +410,7 @@ fn conditions_choose_lines_by_version() {
 }
 
 #[test]
-fn what_came_back_changed_is_found() {
+fn changed_fields_are_found() {
     let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let written = json(r#"{"a": [{"b": 1}]}"#);
     assert_eq!(differing(&written, &json(r#"{"a": [{"b": 1, "c": 2}], "d": 3}"#), ""), None);

@@ -1,5 +1,5 @@
-//! Options of the static CPU policy on a machine with hyper-threads: which physical cores containers are
-//! really on, by what the kernel says of its CPUs.
+//! Options of the static CPU policy on a machine with hyper-threads: the physical cores of
+//! containers, as the kernel numbers them.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn exclusive(name: &str, cpus: &str) -> Value {
 }
 
 #[test]
-fn options_choose_among_cores_as_the_kernel_has_them() {
+fn policy_options_select_physical_cores() {
     let config = |options: Value| {
         json!({
             "cpuManagerPolicy": "static",
@@ -23,25 +23,26 @@ fn options_choose_among_cores_as_the_kernel_has_them() {
     let spread = config(json!({"distribute-cpus-across-cores": "true"}));
     let mut node = machine(&two_nodes()).up(&spread);
     let two = node.run(exclusive("two", "2"));
-    let seen = node.seen(&two);
-    assert_eq!((seen.cpus.len(), node.cores(&seen.cpus).len()), (2, 2), "{seen:?}");
-    // Of what is left, again.
+    let cpuset = node.cpuset_of(&two);
+    assert_eq!((cpuset.cpus.len(), node.cores(&cpuset.cpus).len()), (2, 2), "{cpuset:?}");
+    // The same for the remaining CPUs.
     let third = node.run(exclusive("third", "2"));
-    let of_third = node.seen(&third);
+    let of_third = node.cpuset_of(&third);
     assert_eq!((of_third.cpus.len(), node.cores(&of_third.cpus).len()), (2, 2), "{of_third:?}");
-    assert!(seen.cpus.is_disjoint(&of_third.cpus), "{seen:?} {of_third:?}");
+    assert!(cpuset.cpus.is_disjoint(&of_third.cpus), "{cpuset:?} {of_third:?}");
 
-    // Switched off, it leaves who runs alone; hyper-threads of a core are kept together from then on.
+    // Without the option running containers stay unchanged; new ones share the hyper-threads of a
+    // core.
     node.delete("third");
     node.stop();
     node.start(&config(json!({})));
     let packed = node.run(exclusive("packed", "2"));
-    let of_packed = node.seen(&packed);
+    let of_packed = node.cpuset_of(&packed);
     assert_eq!((of_packed.cpus.len(), node.cores(&of_packed.cpus).len()), (2, 1), "{of_packed:?}");
-    let now = node.seen(&two);
-    assert_eq!((&now.cpus, &now.pid), (&seen.cpus, &seen.pid));
+    let now = node.cpuset_of(&two);
+    assert_eq!((&now.cpus, &now.pid), (&cpuset.cpus, &cpuset.pid));
 
-    // Whole cores only, and nobody on what is reserved.
+    // Only whole cores, and no container on reserved CPUs.
     let whole = json!({"full-pcpus-only": "true", "strict-cpu-reservation": "true"});
     let mut whole = config(whole);
     whole["reservedSystemCPUs"] = "0-1".into();
@@ -49,14 +50,14 @@ fn options_choose_among_cores_as_the_kernel_has_them() {
     let refused = node.refused(exclusive("half", "1"));
     assert_eq!(refused["reason"], "SMTAlignmentError", "{refused:#}");
     let message = refused["message"].as_str().unwrap_or_default();
-    let said = "SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2";
-    assert!(message.contains(said), "{message}");
+    let expected = "SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2";
+    assert!(message.contains(expected), "{message}");
     let four = node.run(exclusive("four", "4"));
-    let seen = node.seen(&four);
-    assert_eq!((seen.cpus.len(), node.cores(&seen.cpus).len()), (4, 2), "{seen:?}");
+    let cpuset = node.cpuset_of(&four);
+    assert_eq!((cpuset.cpus.len(), node.cores(&cpuset.cpus).len()), (4, 2), "{cpuset:?}");
     let mut shared = pod("shared", SLEEP, &json!({}));
     shared["spec"]["containers"][0]["resources"] = json!({});
     let shared = node.run(shared);
-    let of_shared = node.seen(&shared);
-    assert_eq!(of_shared.cpus, &set("2-7") - &seen.cpus);
+    let of_shared = node.cpuset_of(&shared);
+    assert_eq!(of_shared.cpus, &set("2-7") - &cpuset.cpus);
 }

@@ -6,14 +6,14 @@ use crate::support::{SLEEP, cgroup_of, cpus, four_nodes, machine, pod, pod_cgrou
 
 const HUGE: &str = "hugepages/hugepages-2048kB";
 
-/// More than one node has, and less than two.
+/// More than one node has, and less than two have.
 const TWO_NODES_OF_MEMORY: &str = "600Mi";
 
 fn exclusive(name: &str, cpus: &str, memory: &str) -> Value {
     pod(name, SLEEP, &json!({"cpu": cpus, "memory": memory}))
 }
 
-/// Takes huge pages as a container does that has them mounted.
+/// Returns a pod that uses huge pages through a mount.
 fn on_huge_pages(name: &str) -> Value {
     let script = format!("fallocate -l 16777216 /huge/file\n{SLEEP}");
     let amounts = json!({"cpu": "1", "memory": "32Mi", "hugepages-2Mi": "16Mi"});
@@ -24,19 +24,19 @@ fn on_huge_pages(name: &str) -> Value {
 }
 
 #[test]
-fn distances_decide_between_pairs_of_nodes_and_huge_pages_come_from_theirs() {
+fn nearest_nodes_are_chosen_and_huge_pages_stay_local() {
     let mut machine = machine(&four_nodes());
-    // Huge pages are there on the last node only.
+    // Only the last node has huge pages.
     let each = "/sys/devices/system/node";
     machine.sh(&format!("echo 16 >{each}/node3/{HUGE}/nr_hugepages"));
     let had = machine.sh(&format!("cat {each}/node*/{HUGE}/nr_hugepages"));
     assert_eq!(had.split_whitespace().collect::<Vec<_>>(), ["0", "0", "0", "16"]);
 
-    let seen = machine.topology();
-    assert_eq!(cpus(&seen["nodes"]), ["0-1", "2-3", "4-5", "6-7"], "{seen:#}");
-    assert_eq!(seen["distances"], json!(four_nodes().distances), "{seen:#}");
+    let topology = machine.topology();
+    assert_eq!(cpus(&topology["nodes"]), ["0-1", "2-3", "4-5", "6-7"], "{topology:#}");
+    assert_eq!(topology["distances"], json!(four_nodes().distances), "{topology:#}");
 
-    // Node 0 is the system's. Of the three pairs that four CPUs can be had of, nodes 2 and 3 are nearest.
+    // Node 0 is reserved. Of the three pairs with four free CPUs, nodes 2 and 3 are nearest.
     let config = json!({
         "cpuManagerPolicy": "static",
         "memoryManagerPolicy": "Static",
@@ -50,31 +50,32 @@ fn distances_decide_between_pairs_of_nodes_and_huge_pages_come_from_theirs() {
     let mut node = machine.up(&config);
     assert_eq!(node.object()["status"]["capacity"]["hugepages-2Mi"], "32Mi");
     let four = node.run(exclusive("four", "4", TWO_NODES_OF_MEMORY));
-    let seen = node.seen(&four);
-    assert_eq!((&seen.cpus, &seen.mems), (&set("4-7"), &set("2-3")), "{seen:?}");
+    let cpuset = node.cpuset_of(&four);
+    assert_eq!((&cpuset.cpus, &cpuset.mems), (&set("4-7"), &set("2-3")), "{cpuset:?}");
     node.delete("four");
 
     let huge = node.run(on_huge_pages("huge"));
-    let seen = node.seen(&huge);
-    assert_eq!((seen.cpus.len(), &seen.mems), (1, &set("3")), "{seen:?}");
-    assert!(seen.cpus.is_subset(&set("6-7")), "{seen:?}");
+    let cpuset = node.cpuset_of(&huge);
+    assert_eq!((cpuset.cpus.len(), &cpuset.mems), (1, &set("3")), "{cpuset:?}");
+    assert!(cpuset.cpus.is_subset(&set("6-7")), "{cpuset:?}");
     let free = format!(
         "until [ $(cat {each}/node3/{HUGE}/free_hugepages) = 8 ]; do usleep 50000; done\n\
          cat {}/hugetlb.2MB.current {}/hugetlb.2MB.max",
         cgroup_of(&huge),
-        // The limit of the container itself is containerd's, which sets none unless it is told to.
+        // containerd sets a limit on the container itself only on request.
         pod_cgroup(&huge)
     );
     let held = node.sh(&free);
     assert_eq!(held.split_whitespace().collect::<Vec<_>>(), ["16777216", "16777216"]);
 
-    // With its memory on one node, node 3 is in no pair any more.
+    // With this memory on one node, node 3 is in no pair.
     let three = node.run(exclusive("three", "3", TWO_NODES_OF_MEMORY));
-    let of_three = node.seen(&three);
+    let of_three = node.cpuset_of(&three);
     assert_eq!((of_three.cpus.len(), &of_three.mems), (3, &set("1-2")), "{of_three:?}");
     assert!(of_three.cpus.is_subset(&set("2-5")), "{of_three:?}");
 
-    // Two CPUs are one node's, and no node has two left. Who only does his best takes them elsewhere.
+    // Two CPUs must come from one node, and no node has two free. Under best-effort they come from
+    // several.
     let refused = node.refused(exclusive("strict", "2", "32Mi"));
     assert_eq!(refused["reason"], "TopologyAffinityError", "{refused:#}");
     let mut best = config;
@@ -82,10 +83,10 @@ fn distances_decide_between_pairs_of_nodes_and_huge_pages_come_from_theirs() {
     node.stop();
     node.start(&best);
     let lax = node.run(exclusive("lax", "2", "32Mi"));
-    let of_lax = node.seen(&lax);
-    assert_eq!(of_lax.cpus, &(&set("2-7") - &seen.cpus) - &of_three.cpus);
-    for (pod, before) in [(&huge, &seen), (&three, &of_three)] {
-        let now = node.seen(pod);
+    let of_lax = node.cpuset_of(&lax);
+    assert_eq!(of_lax.cpus, &(&set("2-7") - &cpuset.cpus) - &of_three.cpus);
+    for (pod, before) in [(&huge, &cpuset), (&three, &of_three)] {
+        let now = node.cpuset_of(pod);
         assert_eq!((&now.cpus, &now.mems, &now.pid), (&before.cpus, &before.mems, &before.pid));
     }
 }

@@ -1,9 +1,9 @@
-//! A node on machines that this one is not: NUMA nodes, hyper-threads, huge pages, CPUs that come and go,
-//! cgroup v2. Each test is a guest of its own, emulated by QEMU; what it asserts was read from the guest's
+//! A node on machines unlike the test machine: NUMA nodes, hyper-threads, huge pages, CPU hotplug,
+//! cgroup v2. Each test runs in its own guest, emulated by QEMU; assertions read the guest's
 //! `/proc`, `/sys` and cgroup files.
 //!
-//! Needs the feature `guest`, Debian's packages, and the directory that `tools/guest-kernel` makes in
-//! `BERTH_GUEST_KERNEL`; see crates/rig. What the core decides is not tried here, but that it is so then.
+//! Needs the feature `guest`, Debian's packages, and the directory that `tools/guest-kernel` makes
+//! in `BERTH_GUEST_KERNEL`; see crates/rig. The tests cover effects, not the decisions of the core.
 
 #![allow(
     clippy::panic,

@@ -1,5 +1,5 @@
-//! Memory of a container lies where it was promised, page by page, and a pod that would have to be spread
-//! over NUMA nodes is not let in where that is not wanted. Two NUMA nodes.
+//! The memory of a container is on its NUMA node, page by page, and a pod that would be spread over
+//! NUMA nodes is rejected if the policy forbids it. Two NUMA nodes.
 
 use placement::CpuSet;
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use crate::support::{
 
 const MIB: u64 = 1 << 20;
 
-/// What a container writes to: a file system in memory, and its own.
+/// Memory that a container writes: a memory-backed volume, and its own.
 const TOUCHED_MIB: u64 = 48;
 const OWN_MIB: u64 = 12;
 
-/// Fills a volume in memory and a variable of the shell's, and says so when it is done.
+/// Fills a memory-backed volume and a shell variable, and prints a line when done.
 fn touch() -> String {
     format!(
         "dd if=/dev/zero of=/memory/file bs=1M count={TOUCHED_MIB} 2>/dev/null\n\
@@ -25,7 +25,7 @@ fn touch() -> String {
     )
 }
 
-/// A row of `memory.numa_stat`: bytes by NUMA node.
+/// Parses a row of `memory.numa_stat`: bytes by NUMA node.
 fn row(stat: &str, name: &str) -> Vec<u64> {
     let line = stat.lines().find(|line| line.split(' ').next() == Some(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in {stat}"));
@@ -33,20 +33,21 @@ fn row(stat: &str, name: &str) -> Vec<u64> {
     bytes.map(|(_, bytes)| bytes.parse().unwrap()).collect()
 }
 
-/// Pages of a process by NUMA node, without those of files, which others may have read before it.
+/// Counts the pages of a process by NUMA node, without file pages, which other processes may have
+/// loaded.
 fn anonymous_pages(maps: &str) -> Vec<u64> {
     let mut pages = vec![0, 0];
     for line in maps.lines().filter(|line| !line.contains("file=")) {
         for (node, count) in pages.iter_mut().enumerate() {
             let start = format!("N{node}=");
-            let words = line.split(' ').filter_map(|word| word.strip_prefix(&start));
-            *count += words.map(|count| count.parse::<u64>().unwrap()).sum::<u64>();
+            let counts = line.split(' ').filter_map(|word| word.strip_prefix(&start));
+            *count += counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>();
         }
     }
     pages
 }
 
-/// Everything a container wrote to is on one node.
+/// Asserts that all memory written by a container is on one node.
 fn assert_lies_on(node: &mut Node, pod: &Value, on: usize) {
     let uid = pod["metadata"]["uid"].as_str().unwrap();
     let done = format!(
@@ -61,15 +62,15 @@ fn assert_lies_on(node: &mut Node, pod: &Value, on: usize) {
     assert!(volume[on] >= TOUCHED_MIB * MIB && volume[other] == 0, "{stat}");
     let own = row(&stat, "anon");
     assert!(own[on] >= OWN_MIB * MIB && own[other] == 0, "{stat}");
-    let pid = node.seen(pod).pid;
+    let pid = node.cpuset_of(pod).pid;
     let maps = node.sh(&format!("cat /proc/{pid}/numa_maps"));
     let pages = anonymous_pages(&maps);
     assert!(pages[on] * 4096 >= OWN_MIB * MIB && pages[other] == 0, "{maps}");
 }
 
 #[test]
-fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
-    // The first core is the system's, so that node 0 has one core to give and node 1 has two.
+fn memory_stays_on_the_chosen_node() {
+    // The first core is reserved, so that node 0 has one free core and node 1 two.
     let config = json!({
         "cpuManagerPolicy": "static",
         "memoryManagerPolicy": "Static",
@@ -80,10 +81,10 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
         "reservedMemory": [{"numaNode": 0, "limits": {"memory": "200Mi"}}],
     });
     let mut machine = machine(&two_nodes());
-    let seen = machine.topology();
-    assert_eq!(seen["cores"], json!(["0-1", "2-3", "4-5", "6-7"]), "{seen:#}");
-    assert_eq!(cpus(&seen["sockets"]), ["0-3", "4-7"], "{seen:#}");
-    assert_eq!(cpus(&seen["nodes"]), ["0-3", "4-7"], "{seen:#}");
+    let topology = machine.topology();
+    assert_eq!(topology["cores"], json!(["0-1", "2-3", "4-5", "6-7"]), "{topology:#}");
+    assert_eq!(cpus(&topology["sockets"]), ["0-3", "4-7"], "{topology:#}");
+    assert_eq!(cpus(&topology["nodes"]), ["0-3", "4-7"], "{topology:#}");
     let mut node = machine.up(&config);
 
     let amounts = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
@@ -96,34 +97,34 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
 
     let three = with_memory_volume(pod("three", &touch(), &amounts("3", "200Mi")));
     let three = node.run(three);
-    let seen = node.seen(&three);
-    assert_eq!((seen.cpus.len(), &seen.mems), (3, &set("1")), "{seen:?}");
-    assert!(seen.cpus.is_subset(&set("4-7")), "{seen:?}");
+    let cpuset = node.cpuset_of(&three);
+    assert_eq!((cpuset.cpus.len(), &cpuset.mems), (3, &set("1")), "{cpuset:?}");
+    assert!(cpuset.cpus.is_subset(&set("4-7")), "{cpuset:?}");
     assert_lies_on(&mut node, &three, 1);
 
     let two = with_memory_volume(pod("two", &touch(), &amounts("2", "100Mi")));
     let two = node.run(two);
-    let of_two = node.seen(&two);
+    let of_two = node.cpuset_of(&two);
     assert_eq!((&of_two.cpus, &of_two.mems), (&set("2-3"), &set("0")));
     assert_lies_on(&mut node, &two, 0);
 
-    // Everybody else shares what is left, wherever it is.
+    // All other pods share the remaining CPUs of any node.
     let requests = json!({"cpu": "100m", "memory": "32Mi"});
     let resources =
         |cpu: &str, memory: &str| json!({"requests": requests, "limits": amounts(cpu, memory)});
     let mut shared = pod("shared", SLEEP, &json!({}));
     shared["spec"]["containers"][0]["resources"] = resources("1", "64Mi");
     let shared = node.run(shared);
-    let left: CpuSet = &set("0-7") - &(&seen.cpus | &of_two.cpus);
-    let of_shared = node.seen(&shared);
+    let left: CpuSet = &set("0-7") - &(&cpuset.cpus | &of_two.cpus);
+    let of_shared = node.cpuset_of(&shared);
     assert_eq!((&of_shared.cpus, &of_shared.mems), (&left, &set("0-1")));
 
-    // As many CPUs would be there, on two nodes.
+    // Enough CPUs are free, but on two nodes.
     node.delete("two");
     let refused = node.refused(pod("wide", SLEEP, &amounts("3", "50Mi")));
     assert_eq!(refused["reason"], "TopologyAffinityError", "{refused:#}");
 
-    // The hierarchy as files, and a limit that changes while a container runs.
+    // The cgroup hierarchy, and a limit that changes while a container runs.
     let of_pods = "/sys/fs/cgroup/kubepods";
     let files = node.sh(&format!(
         "cat {of_pods}/cgroup.controllers {}/memory.max {}/cpu.max {}/memory.max {of_pods}/burstable/cpu.weight",
@@ -136,13 +137,13 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
         assert!(lines[0].split(' ').any(|one| one == controller), "{files}");
     }
     let limit = (200 * MIB).to_string();
-    // CPUs of its own are limit enough; a tenth of a CPU is 102 shares, and those are a weight of 17.
+    // Exclusive CPUs need no quota; a tenth of a CPU is 102 shares, which are a weight of 17.
     assert_eq!(lines[1..], [&limit, "max 100000", &limit, "17"], "{files}");
     let larger = resources("2", "96Mi");
     let larger = json!({"spec": {"containers": [{"name": "c", "resources": larger}]}});
     node.patch("shared", "resize", &larger);
-    // Both in the end, whichever comes first.
+    // Wait for both, in any order.
     let limits = format!("cd {}; cat memory.max cpu.max", cgroup_of(&shared));
-    node.until_said(&limits, "100663296\n200000 100000\n");
-    assert_eq!(node.seen(&shared).pid, of_shared.pid);
+    node.until_output(&limits, "100663296\n200000 100000\n");
+    assert_eq!(node.cpuset_of(&shared).pid, of_shared.pid);
 }

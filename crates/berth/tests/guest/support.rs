@@ -1,4 +1,4 @@
-//! Guests with Berth in them, one after the other: [`Machine`], and [`Node`] once Berth is up in it.
+//! Guests that run Berth, one at a time: [`Machine`], and [`Node`] once Berth is up.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,19 +12,19 @@ use rig::guest::{Disk, Guest, Kernel, Shape};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Long enough for an emulated machine on a busy one; nothing waits for it when all is well.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout for an emulated machine on a busy host; successful waits end earlier.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Between two looks through the API of a guest that has better things to do.
+/// Polling interval, so that polls do not slow down the guest.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What the agent logs when it is at work.
-const TAKEN_UP: &str = "adopted running containers";
+/// The agent's log message after it has adopted running containers.
+const ADOPTED: &str = "took up what runs";
 
-/// Two of them at a time are no faster on any machine that has to emulate eight CPUs each.
+/// Two guests of eight emulated CPUs each would not run faster concurrently.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A guest, and the right to be the only one.
+/// A guest, with the lock for the only one.
 pub(crate) struct Machine {
     guest: Guest,
     _only: MutexGuard<'static, ()>,
@@ -40,7 +40,7 @@ pub(crate) fn machine(shape: &Shape) -> Machine {
     Machine { guest, _only: only }
 }
 
-/// The disk of all guests, with the binary that these tests are built with.
+/// Returns the disk of all guests, with the binary of these tests.
 fn disk() -> &'static Disk {
     static DISK: OnceLock<Disk> = OnceLock::new();
     DISK.get_or_init(|| {
@@ -62,7 +62,8 @@ pub(crate) fn two_nodes() -> Shape {
     }
 }
 
-/// Two sockets with two NUMA nodes each, which are nearer to each other than to those of the other socket.
+/// Two sockets with two NUMA nodes each, which are nearer to each other than to those of the other
+/// socket.
 pub(crate) fn four_nodes() -> Shape {
     let distances = vec![
         vec![10, 12, 21, 21],
@@ -78,12 +79,12 @@ impl Machine {
         self.guest.sh(script).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What Berth says of the machine.
+    /// Returns the output of `berth topology`.
     pub(crate) fn topology(&mut self) -> Value {
         serde_json::from_str(&self.sh("berth topology -o json")).unwrap()
     }
 
-    /// Brings a node up with a configuration.
+    /// Starts a node with a configuration.
     pub(crate) fn up(mut self, config: &Value) -> Node {
         let endpoint = self.guest.start_containerd().unwrap_or_else(|error| panic!("{error}"));
         let runtime = Runtime::new().unwrap();
@@ -95,20 +96,20 @@ impl Machine {
     }
 }
 
-/// A guest with Berth in it.
+/// A guest that runs Berth.
 pub(crate) struct Node {
     machine: Machine,
     runtime: Runtime,
     endpoint: String,
     api: Option<Client>,
-    /// How often it was started: each start has a log of its own.
+    /// Number of starts: each has its own log.
     starts: u32,
-    /// Which directory the node lives in.
+    /// Number of the node's data directory.
     data: u32,
 }
 
 impl Drop for Node {
-    /// What was said in a guest is gone with it, so a test that fails shows it.
+    /// A failing test prints the log, which is lost with the guest.
     fn drop(&mut self) {
         if std::thread::panicking() {
             let script = format!(
@@ -119,7 +120,7 @@ impl Drop for Node {
                 self.starts
             );
             match self.machine.guest.run(&script) {
-                Ok((_, said)) => eprintln!("--- Berth's log\n{said}"),
+                Ok((_, log)) => eprintln!("--- Berth's log\n{log}"),
                 Err(error) => eprintln!("{error}"),
             }
         }
@@ -146,18 +147,18 @@ impl Node {
         self.api.as_ref().unwrap()
     }
 
-    /// Where the node keeps everything.
+    /// Returns the node's data directory.
     pub(crate) fn data(&self) -> String {
         format!("/var/lib/berth-{}", self.data)
     }
 
-    /// What the present process has said.
+    /// Returns the log of the current process.
     pub(crate) fn log(&mut self) -> String {
         let script = format!("cat /var/log/berth-{}.log", self.starts);
         self.sh(&script)
     }
 
-    /// Starts Berth with a configuration, and waits until the agent is at work.
+    /// Starts Berth with a configuration, and waits until the agent has adopted running containers.
     pub(crate) fn start(&mut self, config: &Value) {
         self.starts += 1;
         let mut config = config.clone();
@@ -172,28 +173,28 @@ impl Node {
              --container-runtime-endpoint {endpoint} --bind-address 0.0.0.0 >{log} 2>&1 &"
         );
         self.sh(&script);
-        // Said once it is known what runs, and all of it has been looked at.
-        let is_up = format!("grep -q '{TAKEN_UP}' {log} || ! pidof berth >/dev/null");
+        // Logged once all running containers have been inspected.
+        let is_up = format!("grep -q '{ADOPTED}' {log} || ! pidof berth >/dev/null");
         let wait =
             self.machine.guest.wait("Berth is up", &is_up, |status, _| (status == 0).then_some(()));
         wait.unwrap_or_else(|error| panic!("{error}"));
         let (log, kubeconfig) = (self.log(), format!("cat {data}/kubeconfig"));
-        assert!(log.contains(TAKEN_UP), "{log}");
+        assert!(log.contains(ADOPTED), "{log}");
         let text = self.sh(&kubeconfig);
         let mut config = Kubeconfig::parse(&text, Path::new("kubeconfig")).unwrap();
         config.address.port = self.machine.guest.port();
-        let patience = Timeouts { connect: PATIENCE, request: PATIENCE, ..Timeouts::default() };
+        let patience = Timeouts { connect: TIMEOUT, request: TIMEOUT, ..Timeouts::default() };
         let remote = Remote::new(config, "test", patience).unwrap();
         self.api = Some(Client::new(Arc::new(remote), "test"));
     }
 
-    /// Ends Berth; pods run on.
+    /// Stops Berth; pods keep running.
     pub(crate) fn stop(&mut self) {
         let script = format!("berth down --keep-pods --data-dir {}", self.data());
         self.sh(&script);
     }
 
-    /// Ends Berth and its pods, and begins anew with another configuration, as if it had never been there.
+    /// Stops Berth and its pods, and starts with another configuration and an empty data directory.
     pub(crate) fn anew(&mut self, config: &Value) {
         let script = format!("berth down --data-dir {}", self.data());
         self.sh(&script);
@@ -206,32 +207,34 @@ impl Node {
     fn poll<T>(&mut self, what: &str, mut look: impl FnMut(&mut Node) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
-            if let Some(seen) = look(self) {
-                return seen;
+            if let Some(found) = look(self) {
+                return found;
             }
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > TIMEOUT {
                 let pods = self.runtime.block_on(self.api().list_values(PODS, &Scope::default()));
-                let told = |pod: &Value| format!("{}: {}", pod["metadata"]["name"], pod["status"]);
-                let pods = pods.map(|pods: Vec<Value>| pods.iter().map(told).collect::<Vec<_>>());
+                let summary =
+                    |pod: &Value| format!("{}: {}", pod["metadata"]["name"], pod["status"]);
+                let pods =
+                    pods.map(|pods: Vec<Value>| pods.iter().map(summary).collect::<Vec<_>>());
                 panic!("not in time: {what}\n{pods:#?}");
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Waits until a script says this.
-    pub(crate) fn until_said(&mut self, script: &str, wanted: &str) {
+    /// Waits until a script prints this.
+    pub(crate) fn until_output(&mut self, script: &str, wanted: &str) {
         self.poll(&format!("{wanted:?} of {script}"), |node| {
             (node.sh(script) == wanted).then_some(())
         });
     }
 
-    /// The node's object.
+    /// Returns the node's object.
     pub(crate) fn object(&self) -> Value {
         self.runtime.block_on(self.api().get(NODES, "", "node-1")).unwrap()
     }
 
-    /// Creates a pod on the node, whatever a scheduler thinks of it.
+    /// Creates a pod on the node, without the scheduler.
     pub(crate) fn create(&mut self, mut pod: Value) {
         pod["spec"]["nodeName"] = "node-1".into();
         self.runtime.block_on(self.api().create(PODS, "test", &pod)).unwrap();
@@ -251,7 +254,7 @@ impl Node {
         self.until(&name, |pod| is_over(pod) || phase(pod) == "Running")
     }
 
-    /// Creates a pod that is not to be let in; its status.
+    /// Creates a pod that the agent rejects, and returns its status.
     pub(crate) fn refused(&mut self, pod: Value) -> Value {
         let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
         self.create(pod);
@@ -274,13 +277,13 @@ impl Node {
         });
     }
 
-    /// Where the only container of a pod really is.
-    pub(crate) fn seen(&mut self, pod: &Value) -> Seen {
+    /// Returns the effective cpuset of a pod's only container.
+    pub(crate) fn cpuset_of(&mut self, pod: &Value) -> ContainerCpuset {
         self.look(pod).unwrap_or_else(|text| panic!("cgroup and process differ: {text}"))
     }
 
-    /// Where it is; what was read instead while it is being moved.
-    fn look(&mut self, pod: &Value) -> Result<Seen, String> {
+    /// Returns its cpuset, or the inconsistent values while it is being changed.
+    fn look(&mut self, pod: &Value) -> Result<ContainerCpuset, String> {
         let cgroup = cgroup_of(pod);
         let text = self.sh(&format!(
             "cd {cgroup}\n\
@@ -297,19 +300,23 @@ impl Node {
         let set = |name: &str| {
             CpuSet::parse(&field(name)).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
         };
-        let seen = Seen { cpus: set("cpus "), mems: set("mems "), pid: field("pid ") };
+        let cpuset = ContainerCpuset { cpus: set("cpus "), mems: set("mems "), pid: field("pid ") };
         let allowed = (set("Cpus_allowed_list:"), set("Mems_allowed_list:"));
-        if (&seen.cpus, &seen.mems) == (&allowed.0, &allowed.1) { Ok(seen) } else { Err(text) }
+        if (&cpuset.cpus, &cpuset.mems) == (&allowed.0, &allowed.1) {
+            Ok(cpuset)
+        } else {
+            Err(text)
+        }
     }
 
     /// Waits until a pod's only container has these CPUs.
-    pub(crate) fn until_on(&mut self, pod: &Value, cpus: &str) -> Seen {
+    pub(crate) fn until_on(&mut self, pod: &Value, cpus: &str) -> ContainerCpuset {
         let what = format!("{} on CPUs {cpus}", pod["metadata"]["name"]);
         let cpus = set(cpus);
-        self.poll(&what, |node| node.look(pod).ok().filter(|seen| seen.cpus == cpus))
+        self.poll(&what, |node| node.look(pod).ok().filter(|cpuset| cpuset.cpus == cpus))
     }
 
-    /// The physical cores of CPUs, as the kernel numbers them: socket and core.
+    /// Returns the physical cores of CPUs as the kernel numbers them: socket and core.
     pub(crate) fn cores(&mut self, cpus: &CpuSet) -> BTreeSet<String> {
         let list: Vec<String> = cpus.iter().map(|cpu| cpu.to_string()).collect();
         let text = self.sh(&format!(
@@ -321,28 +328,28 @@ impl Node {
     }
 }
 
-/// The CPUs of each of the sockets or nodes of a machine.
-pub(crate) fn cpus(of: &Value) -> Vec<&Value> {
-    of.as_array().into_iter().flatten().map(|one| &one["cpus"]).collect()
+/// Returns the CPUs of each socket or NUMA node.
+pub(crate) fn cpus(topology: &Value) -> Vec<&Value> {
+    topology.as_array().into_iter().flatten().map(|one| &one["cpus"]).collect()
 }
 
-/// Where a container really is: what its cgroup has and, the same, what its first process has.
+/// The effective cpuset of a container: cgroup and first process agree.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ContainerCpuset {
     pub(crate) cpus: CpuSet,
-    /// Memory nodes; a set of numbers is a set of numbers.
+    /// Memory nodes, in the same set type.
     pub(crate) mems: CpuSet,
     pub(crate) pid: String,
 }
 
-/// The directory of the cgroup of a pod's only container.
+/// Returns the cgroup directory of a pod's only container.
 pub(crate) fn cgroup_of(pod: &Value) -> String {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap_or_default();
     assert!(!id.is_empty(), "{pod:#}");
     format!("{}/{}", pod_cgroup(pod), id.trim_start_matches("containerd://"))
 }
 
-/// The directory of a pod's cgroup.
+/// Returns the directory of a pod's cgroup.
 pub(crate) fn pod_cgroup(pod: &Value) -> String {
     let class = match pod["status"]["qosClass"].as_str() {
         Some("Burstable") => "/burstable",
@@ -353,10 +360,10 @@ pub(crate) fn pod_cgroup(pod: &Value) -> String {
     format!("/sys/fs/cgroup/kubepods{class}/pod{uid}")
 }
 
-/// Ends when asked to.
+/// A command that exits on SIGTERM.
 pub(crate) const SLEEP: &str = "trap 'exit 0' TERM; sleep 6000 & wait";
 
-/// A pod that runs a script, on the host's network, with what it requests as its limits.
+/// Returns a pod that runs a script on the host's network, with its requests as limits.
 pub(crate) fn pod(name: &str, script: &str, resources: &Value) -> Value {
     json!({
         "metadata": {"name": name},
@@ -372,7 +379,7 @@ pub(crate) fn pod(name: &str, script: &str, resources: &Value) -> Value {
     })
 }
 
-/// The pod with a volume in memory.
+/// Adds a memory-backed volume to the pod.
 pub(crate) fn with_memory_volume(mut pod: Value) -> Value {
     pod["spec"]["volumes"] = json!([{"name": "memory", "emptyDir": {"medium": "Memory"}}]);
     pod["spec"]["containers"][0]["volumeMounts"] =

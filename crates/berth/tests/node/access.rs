@@ -1,4 +1,4 @@
-//! Clients of a node's agent: who is let in to what, with the control plane's own answers.
+//! Authorization of the agent's clients by the control plane.
 
 use client::Kubeconfig;
 use client::PatchKind;
@@ -10,7 +10,7 @@ use https::certificates::Pair;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::support::{Berth, PATIENCE, until, until_or};
+use crate::support::{Berth, TIMEOUT, until, until_or};
 
 /// Sends a request to the agent of a node.
 async fn ask(
@@ -22,7 +22,7 @@ async fn ask(
 ) -> (u16, String) {
     let config = kubeconfig(berth, "kubeconfig");
     let authority = config.authority.text().unwrap();
-    let dialer = Dialer::new(&authority, pair, &["http/1.1"], PATIENCE).unwrap();
+    let dialer = Dialer::new(&authority, pair, &["http/1.1"], TIMEOUT).unwrap();
     let port = until("the node", async || {
         let node: Value = berth.api.get(NODES, "", "node-1").await.ok()?;
         node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()
@@ -51,7 +51,7 @@ fn pair(config: &Kubeconfig) -> Pair {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_are_let_in_to_what_the_api_allows_them() {
+async fn agent_authorizes_clients_through_the_api() {
     let mut berth = Berth::start(|_| {}).await;
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {},
@@ -63,7 +63,7 @@ async fn clients_are_let_in_to_what_the_api_allows_them() {
         .create_subresource_returning(SERVICE_ACCOUNTS, "test", "scraper", "token", &request)
         .await;
     let token = made.unwrap()["status"]["token"].as_str().unwrap().to_owned();
-    // The account is known, and the API has no role for it.
+    // The account is authenticated, but has no role in the API.
     let (status, text) = ask(&berth, None, Some(&token), Method::GET, "/metrics").await;
     let forbidden = "Forbidden (user=system:serviceaccount:test:scraper, verb=get, \
                      resource=nodes, subresource(s)=[metrics])";

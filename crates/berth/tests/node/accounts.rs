@@ -1,4 +1,5 @@
-//! Clients in containers: they find the API, believe it, and are known to it by their account.
+//! Clients in containers: they find the API server, trust it, and are authenticated by their
+//! account.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Berth, phase, pod};
 
-/// Writes down what a client in a container goes by, and tries to change it.
+/// Prints the environment and account files of a container, and tries to change them.
 const LOOKS: &str = "cd /var/run/secrets/kubernetes.io/serviceaccount && \
      { touch token 2>/dev/null && echo changed; \
      echo $KUBERNETES_SERVICE_HOST; echo $KUBERNETES_SERVICE_PORT; \
@@ -25,7 +26,7 @@ const SELF_REVIEWS: Kind = Kind {
     namespaced: false,
 };
 
-/// A client that goes by what a container was given, and nothing else.
+/// Returns a client that uses only a container's environment and files.
 fn client_inside(dir: &Path, host: &str, port: &str, token: &str, authority: &str) -> Client {
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -43,7 +44,7 @@ fn client_inside(dir: &Path, host: &str, port: &str, token: &str, authority: &st
     Client::new(Arc::new(remote), "inside")
 }
 
-/// What the API says to a client with what a container of a new node was given.
+/// Checks the API's view of a client in a container of a new node.
 async fn check(change: impl FnOnce(&mut berth::server::Settings), host: fn(&Value) -> &str) {
     let mut berth = Berth::serving(change).await;
     let mut looks = pod("looks", &["sh", "-c", LOOKS]);
@@ -52,9 +53,9 @@ async fn check(change: impl FnOnce(&mut berth::server::Settings), host: fn(&Valu
     let done = berth.until("looks", |pod| phase(pod) == "Succeeded").await;
     assert_eq!(done["spec"]["serviceAccountName"], "default");
     let ended = &done["status"]["containerStatuses"][0]["state"]["terminated"];
-    let said = ended["message"].as_str().unwrap();
-    let parts: Vec<&str> = said.splitn(5, '\n').collect();
-    let [at, port, namespace, token, authority] = parts[..] else { panic!("{said}") };
+    let message = ended["message"].as_str().unwrap();
+    let parts: Vec<&str> = message.splitn(5, '\n').collect();
+    let [at, port, namespace, token, authority] = parts[..] else { panic!("{message}") };
     assert_eq!(at, host(&done));
     assert_eq!(namespace, "test");
 
@@ -74,7 +75,7 @@ async fn a_container_reaches_the_api_as_its_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_on_all_addresses_is_told_to_be_at_the_nodes_own() {
+async fn api_on_all_addresses_is_published_at_the_nodes_address() {
     let everywhere = |server: &mut berth::server::Settings| {
         server.address.set_ip("0.0.0.0".parse().unwrap());
     };

@@ -1,16 +1,16 @@
-//! Hooks that take their time: what is reported meanwhile, and what a shorter grace period leaves of them.
+//! Slow hooks: the status while they run, and the effect of a shorter grace period.
 
 use client::DeleteOptions;
 use client::kind::PODS;
 use prost_reflect::prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::placement::told;
+use crate::placement::event_messages;
 use crate::support::{Berth, SLEEP, phase, pod, until, until_or};
 
 fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a str> {
     let mut all = pod["status"]["conditions"].as_array()?.iter();
-    all.find(|of| of["type"] == kind)?["status"].as_str()
+    all.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,7 +27,7 @@ async fn a_sandbox_is_reported_while_a_post_start_hook_runs() {
     let seen = berth.until("p", made).await;
     let state = &seen["status"]["containerStatuses"][0]["state"];
     assert_eq!(state["waiting"]["reason"], "ContainerCreating", "{seen:#}");
-    let volumes = berth.settings.root.join("pods").join(&uid).join("volumes");
+    let volumes = berth.settings.agent.root.join("pods").join(&uid).join("volumes");
     std::fs::write(volumes.join("kubernetes.io~empty-dir/d/go"), "").unwrap();
     berth.until("p", |pod| phase(pod) == "Running").await;
     berth.delete("p").await;
@@ -36,7 +36,7 @@ async fn a_sandbox_is_reported_while_a_post_start_hook_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pre_stop_hook_that_uses_up_the_grace_period_has_failed() {
+async fn pre_stop_hook_that_exceeds_the_grace_period_has_failed() {
     let mut berth = Berth::start(|_| {}).await;
     let mut manifest = pod("p", SLEEP);
     manifest["spec"]["terminationGracePeriodSeconds"] = 1.into();
@@ -47,7 +47,7 @@ async fn a_pre_stop_hook_that_uses_up_the_grace_period_has_failed() {
     berth.delete("p").await;
     berth.gone("p").await;
     let messages = until("the event", async || {
-        let messages = told(&berth, "p", "FailedPreStopHook").await;
+        let messages = event_messages(&berth, "p", "FailedPreStopHook").await;
         (!messages.is_empty()).then_some(messages)
     })
     .await;
@@ -56,7 +56,7 @@ async fn a_pre_stop_hook_that_uses_up_the_grace_period_has_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_delete_leaves_a_running_hook_less_time_and_does_not_begin_it_again() {
+async fn second_delete_shortens_a_running_hook() {
     let (mut berth, passage) = Berth::behind(|_| Ok(()), |_| {}).await;
     let mut manifest = pod("p", SLEEP);
     manifest["spec"]["terminationGracePeriodSeconds"] = 600.into();
@@ -83,9 +83,11 @@ async fn a_second_delete_leaves_a_running_hook_less_time_and_does_not_begin_it_a
         .collect();
     // The hook had the four seconds, and every container has two.
     assert_eq!(timeouts, [2]);
-    until_or("the event", async || match told(&berth, "p", "FailedPreStopHook").await.len() {
-        0 => Err("no event".to_owned()),
-        _ => Ok(()),
+    until_or("the event", async || {
+        match event_messages(&berth, "p", "FailedPreStopHook").await.len() {
+            0 => Err("no event".to_owned()),
+            _ => Ok(()),
+        }
     })
     .await;
     berth.end().await;

@@ -1,7 +1,7 @@
-//! A node that is killed again and again while pods come and go. Every process, cgroup and file is looked at
-//! after each kill, by somebody who is not killed.
+//! A node that is killed repeatedly while pods are created and deleted. After each kill the test
+//! inspects every process, cgroup and file.
 //!
-//! `BERTH_KILLS` says how often; the test suite has no time for more than a few.
+//! `BERTH_KILLS` sets the number of kills; the test suite runs only a few.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 
 use crate::support::{SLEEP, phase, pod, until, until_or};
 
-/// How often, if nobody says otherwise.
+/// The default number of kills.
 const KILLS: usize = 12;
-/// After so many kills the node is given time to put everything right.
+/// After this many kills the node gets time to reconcile.
 const SETTLED: usize = 6;
-/// How many pods are made at most before a node is killed.
+/// Maximum number of pods created before a kill.
 const LONGEST_LIFE: u64 = 7;
-/// How many lists of pods are asked for at most after the last of them: of a few milliseconds each.
+/// Maximum number of pod lists requested after the last pod, a few milliseconds each.
 const MOST_ANSWERS: u64 = 40;
 
 struct Victim {
@@ -33,7 +33,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Ends it in the middle of whatever it does.
+    /// Kills the process at any point of its work.
     fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -42,17 +42,17 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // One that was killed already cannot be killed again.
+        // The process may have been killed already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Starts a node as a user would, and waits until its API answers.
+/// Starts a node from the command line, and waits until its API responds.
 async fn start(containerd: &Containerd) -> Victim {
     let here = containerd.directory();
     let data = here.join("data");
-    #[allow(clippy::zombie_processes, reason = "whoever gives up here fails the test")]
+    #[allow(clippy::zombie_processes, reason = "a panic here fails the test")]
     let process = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["up", "--https-listen-port", "0", "--agent-port", "0"])
         .args(["--hostname-override", "node-1"])
@@ -78,7 +78,7 @@ fn connect(kubeconfig: &Path) -> Option<Client> {
     Some(Client::new(Arc::new(remote), "test"))
 }
 
-/// A small generator of chances that gives the same every time.
+/// A deterministic random number generator.
 struct Chance(u64);
 
 impl Chance {
@@ -101,7 +101,7 @@ fn wanted(name: &str, exclusive: bool) -> Value {
     pod
 }
 
-/// The pods that were made, and those that nobody deleted.
+/// The created pods, and those that were not deleted.
 #[derive(Default)]
 struct Pods {
     made: u64,
@@ -117,14 +117,17 @@ impl Pods {
     }
 }
 
-/// Waits until a pod that stays has CPUs of its own. If nobody has any, one is made that gets them.
+/// Waits until a remaining pod has exclusive CPUs. Creates one if there is none.
 async fn own(api: &Client, runtime: &cri::Client, containerd: &Containerd, all: &mut Pods) {
-    until("somebody has CPUs of its own", async || {
+    until("a container has exclusive CPUs", async || {
         let running = running(runtime).await;
-        if running.values().any(|of| of.exclusive && all.kept.contains(&of.pod)) {
+        if running
+            .values()
+            .any(|container| container.exclusive && all.kept.contains(&container.pod))
+        {
             return Some(());
         }
-        if book(containerd)["entries"].as_object().is_none_or(serde_json::Map::is_empty) {
+        if ledger(containerd)["entries"].as_object().is_none_or(serde_json::Map::is_empty) {
             all.make(api, true).await;
         }
         None
@@ -132,8 +135,7 @@ async fn own(api: &Client, runtime: &cri::Client, containerd: &Containerd, all: 
     .await;
 }
 
-/// Makes so many pods and deletes older ones, as fast as the machine is: a pod that is deleted has been
-/// decided about.
+/// Creates pods and deletes older ones at full speed: a deleted pod has been admitted or rejected.
 async fn churn(api: &Client, chance: &mut Chance, all: &mut Pods, pods: u64) {
     for _ in 0..pods {
         all.make(api, chance.below(2) == 0).await;
@@ -152,28 +154,28 @@ async fn churn(api: &Client, chance: &mut Chance, all: &mut Pods, pods: u64) {
             })
             .await;
             all.kept.remove(&name);
-            // It may be gone already.
+            // The pod may have been deleted already.
             let _ = api.delete(PODS, "test", &name, &DeleteOptions::default()).await;
         }
     }
-    // In the middle of whatever comes next: so many answers later.
+    // Continue for a random number of requests, to kill at any point.
     for _ in 0..chance.below(MOST_ANSWERS) {
         api.list_values(PODS, &Scope::default()).await.unwrap();
     }
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug)]
 struct Running {
     pod: String,
     uid: String,
-    /// Whether it has CPUs of its own.
+    /// True if it has exclusive CPUs.
     exclusive: bool,
-    /// What its processes may run on.
+    /// The effective CPUs of its processes.
     cpus: CpuSet,
 }
 
-/// Every container that runs, by its id.
+/// Returns every running container by its id.
 async fn running(runtime: &cri::Client) -> BTreeMap<String, Running> {
     let cgroups = Cgroups::observe().unwrap();
     let mut found = BTreeMap::new();
@@ -194,9 +196,9 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, Running> {
         if status.state() != v1::ContainerState::ContainerRunning || pid == 0 {
             continue;
         }
-        // It may be ending while it is looked at, and then runs nowhere.
+        // A container may end while it is inspected; it has no CPUs then.
         let Ok(force) = cgroups.effective_limits(pid) else { continue };
-        // Only those have a limit here.
+        // Only exclusive containers have a limit here.
         let limit = &info["config"]["linux"]["resources"]["memory_limit_in_bytes"];
         let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();
         let running = Running {
@@ -210,8 +212,8 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, Running> {
     found
 }
 
-/// No CPU that is somebody's own is anybody else's, and the book of the node that was killed has it so.
-fn check(running: &BTreeMap<String, Running>, book: &Value, after: usize) {
+/// Asserts that exclusive CPUs are not shared, and that the killed node's ledger agrees.
+fn check(running: &BTreeMap<String, Running>, ledger: &Value, after: usize) {
     for (id, of) in running.iter().filter(|(_, of)| of.exclusive) {
         for (other, theirs) in running.iter().filter(|(other, _)| *other != id) {
             let (pod, cpus) = (&of.pod, &of.cpus);
@@ -220,13 +222,13 @@ fn check(running: &BTreeMap<String, Running>, book: &Value, after: usize) {
                 "after kill {after}: {pod} has {cpus} to itself, and {other} is {theirs:?}"
             );
         }
-        let booked = book["entries"][&of.uid]["c"].as_str().map(CpuSet::parse);
+        let booked = ledger["entries"][&of.uid]["c"].as_str().map(CpuSet::parse);
         let same = booked.is_some_and(|booked| booked.is_ok_and(|booked| booked == of.cpus));
-        assert!(same, "after kill {after}: {of:?} is not in the book, {book}");
+        assert!(same, "after kill {after}: {of:?} is not in the ledger, {ledger}");
     }
 }
 
-/// What ran before and was not deleted runs on.
+/// Asserts that containers of pods that were not deleted keep running.
 async fn check_lives(
     runtime: &cri::Client,
     before: &BTreeMap<String, Running>,
@@ -243,13 +245,13 @@ async fn check_lives(
     }
 }
 
-/// The pods that something is left of on the machine, by their uids: cgroups, directories, and CPUs in the
-/// book.
+/// Returns the uids of pods with remains on the machine: cgroups, directories, and CPUs in the
+/// ledger.
 fn traces(containerd: &Containerd) -> BTreeSet<String> {
     let here = containerd.directory().join("data/agent");
-    let book = book(containerd);
+    let ledger = ledger(containerd);
     let mut found: BTreeSet<String> =
-        book["entries"].as_object().into_iter().flatten().map(|(uid, _)| uid.clone()).collect();
+        ledger["entries"].as_object().into_iter().flatten().map(|(uid, _)| uid.clone()).collect();
     found.extend(names(&here.join("pods")));
     let tree = Path::new("/sys/fs/cgroup");
     let hierarchies = names(tree).into_iter().map(|name| tree.join(name));
@@ -264,22 +266,22 @@ fn traces(containerd: &Containerd) -> BTreeSet<String> {
     found
 }
 
-/// The names in a directory; none if there is no such directory.
+/// Lists the names in a directory; empty if it does not exist.
 fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Who has which CPUs, as it is on the disk.
-fn book(containerd: &Containerd) -> Value {
+/// Reads the CPU allocations from disk.
+fn ledger(containerd: &Containerd) -> Value {
     let path = containerd.directory().join("data/agent/cpu_manager_state");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Waits until nothing is left of pods that the API does not have.
+/// Waits until pods that the API does not have leave no remains.
 async fn settled(api: &Client, containerd: &Containerd) {
     until_or("nothing is left of pods that are gone", async || {
-        // Looked for first: a pod that has a trace was there before.
+        // Read the remains first: a pod with remains existed before.
         let traces = traces(containerd);
         let pods = api.list_values(PODS, &Scope::default()).await.unwrap();
         let known = |uid: &&String| pods.iter().any(|pod| pod["metadata"]["uid"] == uid.as_str());
@@ -290,7 +292,7 @@ async fn settled(api: &Client, containerd: &Containerd) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothing() {
+async fn killed_node_allocates_no_cpu_twice_and_loses_no_pod() {
     let kills = std::env::var("BERTH_KILLS").ok().and_then(|text| text.parse().ok());
     let kills = kills.unwrap_or(KILLS);
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
@@ -316,15 +318,15 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         let pods = chance.below(LONGEST_LIFE);
         churn(&victim.api, &mut chance, &mut all, pods).await;
         if kill % SETTLED == 0 {
-            // A fast machine kills before anybody has come so far.
+            // A fast machine would kill the node before any pod has exclusive CPUs.
             own(&victim.api, &runtime, &containerd, &mut all).await;
         }
         victim.kill();
         let running = running(&runtime).await;
-        check(&running, &book(&containerd), kill);
+        check(&running, &ledger(&containerd), kill);
         check_lives(&runtime, &before, &running, &all.kept, kill).await;
         seen += running.len();
-        owners += running.values().filter(|of| of.exclusive).count();
+        owners += running.values().filter(|container| container.exclusive).count();
         before = running;
         victim = start(&containerd).await;
         let pods = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
@@ -343,7 +345,7 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     );
     assert!(seen > owners && owners > 0, "there was nothing to look at");
 
-    // What is wanted runs or was refused, and everything goes when it is deleted.
+    // Remaining pods run or were rejected, and everything is removed when they are deleted.
     until_or("what is wanted runs", async || {
         let pods = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
         let waits = |pod: &&Value| {
@@ -352,7 +354,7 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         pods.iter().find(waits).map_or(Ok(()), |pod| Err(format!("{pod:#}")))
     })
     .await;
-    check(&running(&runtime).await, &book(&containerd), kills);
+    check(&running(&runtime).await, &ledger(&containerd), kills);
     for pod in victim.api.list_values(PODS, &Scope::default()).await.unwrap() {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let _ = victim.api.delete(PODS, "test", name, &DeleteOptions::default()).await;

@@ -1,4 +1,4 @@
-//! How pods live: they run, end, are restarted and deleted.
+//! The lifecycle of pods: they run, end, are restarted and deleted.
 
 use client::PatchKind;
 use client::kind::PODS;
@@ -6,7 +6,7 @@ use client::kind::PODS;
 use crate::support::{Berth, SLEEP, phase, pod};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_runs_and_goes_when_it_is_deleted() {
+async fn pod_runs_until_it_is_deleted() {
     let mut berth = Berth::start(|_| {}).await;
     berth.create(pod("web", SLEEP)).await;
     let running = berth.until("web", |pod| phase(pod) == "Running").await;
@@ -19,7 +19,7 @@ async fn a_pod_runs_and_goes_when_it_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_that_end_are_started_again_or_not_as_the_policy_says() {
+async fn ended_containers_follow_the_restart_policy() {
     let mut berth = Berth::start(|_| {}).await;
     let mut once = pod("once", &["sh", "-c", "echo done > /dev/termination-log"]);
     once["spec"]["restartPolicy"] = "Never".into();
@@ -68,12 +68,12 @@ async fn init_containers_and_sidecars_start_in_order() {
         serde_json::json!([{"name": "shared", "mountPath": "/shared"}]);
     let uid = berth.create(manifest).await;
     berth.until("ordered", |pod| phase(pod) == "Running").await;
-    let volumes = berth.settings.root.join("pods").join(&uid).join("volumes");
+    let volumes = berth.settings.agent.root.join("pods").join(&uid).join("volumes");
     let order = volumes.join("kubernetes.io~empty-dir/shared/order");
     assert_eq!(std::fs::read_to_string(order).unwrap(), "first\nside\nsecond\n");
     berth.delete("ordered").await;
     berth.gone("ordered").await;
-    assert!(!berth.settings.root.join("pods").join(&uid).exists());
+    assert!(!berth.settings.agent.root.join("pods").join(&uid).exists());
     berth.end().await;
 }
 
@@ -104,7 +104,7 @@ async fn a_pod_outlives_its_agent_and_its_containerd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_status_of_a_pod_stands_while_a_finalizer_keeps_it() {
+async fn final_status_is_kept_while_a_finalizer_holds_the_pod() {
     let mut berth = Berth::start(|_| {}).await;
     let mut kept = pod("kept", SLEEP);
     kept["metadata"]["finalizers"] = serde_json::json!(["example.com/hold"]);
@@ -120,7 +120,7 @@ async fn the_last_status_of_a_pod_stands_while_a_finalizer_keeps_it() {
         berth.api.patch(PODS, "test", "kept", PatchKind::Merge, &patch).await.unwrap();
     };
     patch(serde_json::json!({"labels": {"change": "1"}})).await;
-    // By the time a later pod runs, the agent has taken up the change.
+    // When a later pod runs, the agent has observed the change.
     berth.create(pod("later", SLEEP)).await;
     berth.until("later", |pod| phase(pod) == "Running").await;
     let after = berth.get("kept").await.unwrap();

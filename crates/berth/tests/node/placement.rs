@@ -1,7 +1,8 @@
-//! Where containers really run, read from `/proc` and from cgroup files: CPUs of one's own, the shared pool,
-//! and what becomes of them when agent, runtime or somebody else interferes.
+//! The effective CPUs of containers, read from `/proc` and cgroup files: exclusive CPUs, the shared
+//! pool, and interference by agent, runtime or other processes.
 //!
-//! All CPUs of the machine but the last are reserved, so that there is one to be had, on any machine.
+//! All CPUs of the machine but the last are reserved, so that exactly one can be allocated on any
+//! machine.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
-/// No check comes by itself in a test that does not wait for one.
+/// The periodic audit does not run in a test that does not wait for it.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// The CPUs of this machine: all, the one that can be had, and the others.
+/// Returns the CPUs of this machine: all, the allocatable one, and the others.
 pub(crate) fn machine() -> (CpuSet, CpuSet, CpuSet) {
     let all = load_machine(None).unwrap().topology.all_cpus().clone();
     let last: CpuSet = all.last().into_iter().collect();
@@ -34,14 +35,14 @@ pub(crate) fn machine() -> (CpuSet, CpuSet, CpuSet) {
     (all, last, others)
 }
 
-pub(crate) fn one_to_be_had(config: &mut KubeletConfig) {
+pub(crate) fn one_exclusive_cpu(config: &mut KubeletConfig) {
     let (_, _, reserved) = machine();
     config.cpu_manager_policy = CpuManagerPolicy::Static;
     config.reserved_system_cpus = Some(reserved.to_string());
     config.cpu_manager_reconcile_period = NEVER;
 }
 
-/// A pod with a CPU of its own.
+/// Returns a pod with an exclusive CPU.
 pub(crate) fn exclusive(name: &str) -> Value {
     let mut pod = pod(name, SLEEP);
     let amounts = json!({"cpu": "1", "memory": "32Mi"});
@@ -54,36 +55,36 @@ pub(crate) fn container_id(pod: &Value) -> String {
     id.strip_prefix("containerd://").unwrap().to_owned()
 }
 
-/// The first process of a pod's container.
+/// Returns the first process of a pod's container.
 pub(crate) async fn process(context: &AgentContext, pod: &Value) -> u32 {
     let request =
         cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
     let answer = context.runtime.call(request).await.unwrap();
-    let told: Value = serde_json::from_str(&answer.info["info"]).unwrap();
-    u32::try_from(told["pid"].as_u64().unwrap()).unwrap()
+    let info: Value = serde_json::from_str(&answer.info["info"]).unwrap();
+    u32::try_from(info["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// The CPUs a process may run on.
+/// Returns the CPUs of a process.
 pub(crate) fn allowed(pid: u32) -> CpuSet {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     CpuSet::parse(list.trim()).unwrap()
 }
 
-/// Where cpusets are mounted.
+/// Returns the mount point of the cpuset hierarchy.
 pub(crate) fn cpusets() -> PathBuf {
     let first = Path::new("/sys/fs/cgroup/cpuset");
     if first.exists() { first.to_owned() } else { PathBuf::from("/sys/fs/cgroup") }
 }
 
-/// The cpuset of a process, as a directory.
+/// Returns the cpuset directory of a process.
 fn cpuset_of(pid: u32) -> PathBuf {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let of = |start: &str| {
+    let line_after = |start: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(':')).map(|(_, of)| of);
         lines.find_map(|line| line.strip_prefix(start)).map(str::to_owned)
     };
-    let path = of("cpuset:").or_else(|| of(":")).unwrap();
+    let path = line_after("cpuset:").or_else(|| line_after(":")).unwrap();
     cpusets().join(path.trim_start_matches('/'))
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn cpus_in(directory: &Path) -> Option<CpuSet> {
     CpuSet::parse(text.trim()).ok()
 }
 
-/// Every directory below one.
+/// Returns every directory below one.
 pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let directories = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
@@ -113,18 +114,18 @@ pub(crate) async fn clean(berth: &Berth) {
     .await;
 }
 
-/// What a look from beside finds, over and over.
+/// Observations of a concurrent watcher.
 #[derive(Debug, Default)]
 struct Watched {
     stop: AtomicBool,
-    /// How often a container with the CPU of its own was seen that had a process.
+    /// Number of times a container with the exclusive CPU had a process.
     seen: AtomicUsize,
-    /// How often another one could run there then.
+    /// Number of times another container could use that CPU.
     both: AtomicUsize,
 }
 
 impl Watched {
-    /// Looks until it is told to stop: at the containers below `parent`, and then at `shared`.
+    /// Watches the containers below `parent`, and `shared`, until it is stopped.
     fn watch(&self, parent: &Path, own: &CpuSet, shared: u32) {
         let has_process = |directory: &PathBuf| {
             let processes = std::fs::read_to_string(directory.join("cgroup.procs"));
@@ -132,8 +133,8 @@ impl Watched {
         };
         while !self.stop.load(Ordering::Relaxed) {
             let mut owners =
-                below(parent).into_iter().filter(|of| cpus_in(of).as_ref() == Some(own));
-            if owners.any(|of| has_process(&of)) {
+                below(parent).into_iter().filter(|cgroup| cpus_in(cgroup).as_ref() == Some(own));
+            if owners.any(|cgroup| has_process(&cgroup)) {
                 let both = usize::from(!allowed(shared).is_disjoint(own));
                 self.both.fetch_add(both, Ordering::Relaxed);
                 self.seen.fetch_add(1, Ordering::Relaxed);
@@ -143,9 +144,9 @@ impl Watched {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes() {
+async fn shared_containers_leave_an_exclusive_cpu_before_its_owner_starts() {
     let (all, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
     let (_, shared) = running(&berth, "shared").await;
     assert_eq!(allowed(shared), all);
@@ -178,7 +179,7 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
     berth.gone("second").await;
     clean(&berth).await;
 
-    // Another agent finds everything as it was, and so does one with another runtime.
+    // A restarted agent finds everything unchanged, also with a restarted runtime.
     berth.restart().await;
     let (again, pid) = running(&berth, "own").await;
     assert_eq!((container_id(&again), pid), (container_id(&pod_with_own), owner));
@@ -205,15 +206,15 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
+async fn shared_pool_is_reconciled_when_the_agent_returns() {
     let (all, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
     let (_, shared) = running(&berth, "shared").await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
     berth.end().await;
-    // As if the agent had been killed between writing its book and moving the others.
+    // As if the agent had been killed between writing the ledger and moving other containers.
     std::fs::write(cpuset_of(shared).join("cpuset.cpus"), all.to_string()).unwrap();
     assert_eq!(allowed(shared), all);
     berth.restart().await;
@@ -227,8 +228,8 @@ async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
     berth.end().await;
 }
 
-/// Messages of a pod's events with that reason.
-pub(crate) async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
+/// Returns the messages of a pod's events with this reason.
+pub(crate) async fn event_messages(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
     let scope = Scope { namespace: "test".to_owned(), ..Scope::default() };
     let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
     let about = events
@@ -238,9 +239,9 @@ pub(crate) async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
+async fn moved_container_is_put_back_and_reported() {
     let (_, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
     assert_eq!(reconcile::reconcile_all(&berth.context).await.repaired, 0);
@@ -257,16 +258,16 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
     }
     let start = format!("Container c had CPUs {others} instead of {own} and was put back");
     until("the event of a fight", async || {
-        let messages = told(&berth, "own", "PlacementRepaired").await;
+        let messages = event_messages(&berth, "own", "PlacementRepaired").await;
         assert!(messages.iter().all(|message| message.starts_with(&start)), "{messages:?}");
-        messages.iter().any(|of| of.contains("3 times within 5 checks")).then_some(())
+        messages.iter().any(|message| message.contains("3 times within 5 checks")).then_some(())
     })
     .await;
     let counted = berth.context.metrics.registry.render();
     assert!(counted.contains("berth_repaired_containers_total{what=\"cpus\"} 3\n"), "{counted}");
 
-    // The state files are ours as well.
-    let state = berth.settings.root.join("cpu_manager_state");
+    // The state files are owned by the agent as well.
+    let state = berth.settings.agent.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
     reconcile::reconcile_all(&berth.context).await;
@@ -278,11 +279,11 @@ async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_may_hold_its_own_threads_to_less() {
+async fn container_may_restrict_its_own_threads() {
     let (all, _, others) = machine();
     let first: CpuSet = others.first().into_iter().collect();
     let command = format!("trap 'exit 0' TERM; taskset -c {first} sleep 600 & wait");
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("narrow", &["sh", "-c", &command])).await;
     let (_, shell) = running(&berth, "narrow").await;
     let narrowed = until("the narrowed process", async || {
@@ -301,10 +302,10 @@ async fn a_container_may_hold_its_own_threads_to_less() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_check_comes_by_itself_every_period() {
+async fn audit_runs_periodically() {
     let (_, own, others) = machine();
     let mut berth = Berth::start(|config| {
-        one_to_be_had(config);
+        one_exclusive_cpu(config);
         config.cpu_manager_reconcile_period = Duration::from_millis(200);
     })
     .await;
@@ -312,16 +313,17 @@ async fn the_check_comes_by_itself_every_period() {
     let (_, owner) = running(&berth, "own").await;
     std::fs::write(cpuset_of(owner).join("cpuset.cpus"), others.to_string()).unwrap();
     until("the repair", async || (allowed(owner) == own).then_some(())).await;
-    until("the event", async || told(&berth, "own", "PlacementRepaired").await.pop()).await;
+    until("the event", async || event_messages(&berth, "own", "PlacementRepaired").await.pop())
+        .await;
     berth.delete("own").await;
     berth.gone("own").await;
     berth.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
+async fn only_remains_of_deleted_pods_are_removed() {
     let (all, own, _) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     let context = Arc::clone(&berth.context);
     let uid = berth.create(pod("here", SLEEP)).await;
     let (here, pid) = running(&berth, "here").await;
@@ -341,9 +343,9 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     let path = cgroups.path(&gone);
     cgroups.host().ensure(&path, &host::cgroups::Limits::default()).unwrap();
     context.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
-    let logs = berth.settings.logs.join(format!("test_ghost_{}", gone.metadata.uid));
+    let logs = berth.settings.agent.logs.join(format!("test_ghost_{}", gone.metadata.uid));
     std::fs::create_dir_all(&logs).unwrap();
-    // One in which something runs that nobody told of is not ours to end.
+    // A cgroup with an unknown process is not removed.
     let foreign = ghost("99999999-2222-3333-4444-555555555555");
     let theirs = cgroups.path(&foreign);
     cgroups.host().ensure(&theirs, &host::cgroups::Limits::default()).unwrap();
@@ -362,7 +364,7 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     assert!(report.unknown_holders.is_empty() && report.leftover_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));
     assert_eq!(context.ledger().shared(), all);
-    assert!(sleeper.try_wait().unwrap().is_none(), "somebody else's process was ended");
+    assert!(sleeper.try_wait().unwrap().is_none(), "a foreign process was killed");
 
     assert_eq!((process(&context, &here).await, allowed(pid)), (pid, all));
     assert!(context.volumes.pods().unwrap().contains(&uid));

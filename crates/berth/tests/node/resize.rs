@@ -1,4 +1,4 @@
-//! Resources that change while pods run, read back from the kernel; and containers that all start again.
+//! Resizes of running pods, read back from the kernel; and restarts of all containers.
 
 use client::kind::{EVENTS, PODS};
 use client::{PatchKind, Scope};
@@ -23,7 +23,7 @@ async fn resize(berth: &Berth, name: &str, resources: Value) {
     berth.api.patch_subresource(PODS, "test", name, part, kind, &patch).await.unwrap();
 }
 
-/// Nothing is under way, and the newest generation is what was told of.
+/// Reports whether no resize is pending and the newest generation was observed.
 fn is_settled(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let resizing = |of: &Value| of["type"].as_str().is_some_and(|of| of.starts_with("PodResize"));
@@ -36,7 +36,7 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|of| of["type"] == kind)
 }
 
-/// What the kernel holds the only container of a pod to.
+/// Returns the kernel's limits of a pod's only container.
 fn in_force(berth: &Berth, pod: &Value, class: &str) -> EffectiveLimits {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
     let id = id.trim_start_matches("containerd://");
@@ -54,18 +54,18 @@ async fn reasons(berth: &Berth, name: &str) -> Vec<String> {
     of_pod.map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Events are written after the status; waits until all of these are there.
-async fn until_told(berth: &Berth, name: &str, expected: &[&str]) {
+/// Waits until all these events exist; they are written after the status.
+async fn until_events(berth: &Berth, name: &str, expected: &[&str]) {
     until_or(&format!("{expected:?} of {name}"), async || {
-        let told = reasons(berth, name).await;
-        let is_told = |reason: &&str| told.iter().any(|told| told == reason);
-        if expected.iter().all(is_told) { Ok(()) } else { Err(format!("{told:?}")) }
+        let reasons = reasons(berth, name).await;
+        let has_event = |expected: &&str| reasons.iter().any(|reason| reason == expected);
+        if expected.iter().all(has_event) { Ok(()) } else { Err(format!("{reasons:?}")) }
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
+async fn cpu_and_memory_are_resized_without_a_restart() {
     let mut berth = Berth::start(|_| {}).await;
     let small = json!({
         "requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"},
@@ -91,8 +91,8 @@ async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
         assert_eq!(found.cpu_quota.unwrap().time, Bound::At(time));
         assert_eq!(found.memory, Some(Bound::At(memory)));
     }
-    until_told(&berth, "sized", &["ResizeStarted", "ResizeCompleted"]).await;
-    // What it has is known to the next agent, which has nothing to do.
+    until_events(&berth, "sized", &["ResizeStarted", "ResizeCompleted"]).await;
+    // The next agent knows the allocation, and changes nothing.
     berth.restart().await;
     let again = berth.until("sized", is_settled).await;
     assert_eq!(again["status"]["containerStatuses"][0]["containerID"], id);
@@ -102,7 +102,7 @@ async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
+async fn pod_level_limits_apply_to_containers_without_their_own() {
     let mut berth = Berth::start(|_| {}).await;
     let level = |cpu: &str, memory: &str| {
         json!({
@@ -132,7 +132,7 @@ async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
+async fn pod_level_resize_restarts_containers_by_policy() {
     let mut berth = Berth::start(|_| {}).await;
     let level = |cpu: &str, memory: &str| {
         json!({
@@ -160,14 +160,14 @@ async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
         };
         berth.until("whole", is_done).await;
     }
-    until_told(&berth, "whole", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
+    until_events(&berth, "whole", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
     berth.delete("whole").await;
     berth.gone("whole").await;
     berth.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
+async fn memory_resize_restarts_a_container_by_policy() {
     let mut berth = Berth::start(|_| {}).await;
     let mut manifest = with("again", json!({"limits": {"cpu": "100m", "memory": "64Mi"}}));
     manifest["spec"]["containers"][0]["resizePolicy"] =
@@ -181,16 +181,16 @@ async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
         |pod: &Value| is_settled(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1;
     let after = berth.until("again", restarted).await;
     assert_eq!(in_force(&berth, &after, "/burstable").memory, Some(Bound::At(96 * MIB)));
-    until_told(&berth, "again", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
+    until_events(&berth, "again", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
     berth.delete("again").await;
     berth.gone("again").await;
     berth.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_waits_until_others_are_gone() {
+async fn resize_is_deferred_until_resources_are_free() {
     let mut berth = Berth::start(|_| {}).await;
-    let cpus = berth.settings.machine.topology.all_cpus().len();
+    let cpus = berth.settings.agent.machine.topology.all_cpus().len();
     let milli = |part: usize| json!({"requests": {"cpu": format!("{}m", cpus * part)}});
     berth.create(with("waits", milli(200))).await;
     berth.create(with("filler", milli(450))).await;
@@ -202,7 +202,7 @@ async fn what_does_not_fit_waits_until_others_are_gone() {
     assert_eq!(condition(&deferred, "PodResizePending").unwrap()["reason"], "Deferred");
     let allocated = &deferred["status"]["containerStatuses"][0]["allocatedResources"];
     assert_eq!(*allocated, milli(200)["requests"]);
-    // Others are let in for what it has, not for what it wants.
+    // Admission counts its allocation, not its requested size.
     berth.create(with("beside", milli(150))).await;
     berth.until("beside", is_settled).await;
     berth.delete("filler").await;
@@ -212,7 +212,7 @@ async fn what_does_not_fit_waits_until_others_are_gone() {
         is_settled(pod) && status["allocatedResources"] == milli(600)["requests"]
     };
     berth.until("waits", done).await;
-    until_told(&berth, "waits", &["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]).await;
+    until_events(&berth, "waits", &["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]).await;
     for name in ["waits", "beside"] {
         berth.delete(name).await;
         berth.gone(name).await;
@@ -221,7 +221,7 @@ async fn what_does_not_fit_waits_until_others_are_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_in_use_is_not_taken_away() {
+async fn memory_limit_is_not_set_below_usage() {
     let mut berth = Berth::start(|_| {}).await;
     let fill =
         "dd if=/dev/zero of=/d/x bs=1M count=40; trap 'exit 0' TERM; echo up; sleep 600 & wait";
@@ -246,25 +246,25 @@ async fn memory_in_use_is_not_taken_away() {
     let message = condition(&after, "PodResizeInProgress").unwrap()["message"].to_string();
     assert!(message.contains("cannot decrease memory limits"), "{message}");
     assert_eq!(in_force(&berth, &after, "/burstable").memory, Some(Bound::At(128 * MIB)));
-    until_told(&berth, "full", &["ResizeStarted", "ResizeError"]).await;
+    until_events(&berth, "full", &["ResizeStarted", "ResizeError"]).await;
     berth.delete("full").await;
     berth.gone("full").await;
     berth.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
-    let last = |berth: &Berth| berth.settings.machine.topology.all_cpus().last().unwrap();
+async fn resize_allocates_and_releases_exclusive_cpus() {
+    let last = |berth: &Berth| berth.settings.agent.machine.topology.all_cpus().last().unwrap();
     let mut berth = Berth::start(|config| {
         config.cpu_manager_policy = CpuManagerPolicy::Static;
         config.reserved_system_cpus = Some("0".to_owned());
         config.feature_gates.set_named("InPlacePodVerticalScalingExclusiveCPUs", true).unwrap();
     })
     .await;
-    let all = berth.settings.machine.topology.all_cpus().clone();
+    let all = berth.settings.agent.machine.topology.all_cpus().clone();
     let own = all.len() - 1;
-    let of = |cpu: String| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
-    let mut manifest = with("pinned", of("500m".to_owned()));
+    let cpus = |cpu: String| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
+    let mut manifest = with("pinned", cpus("500m".to_owned()));
     for list in ["requests", "limits"] {
         manifest["spec"]["containers"][0]["resources"][list]["memory"] = "64Mi".into();
     }
@@ -273,7 +273,7 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
     let before = berth.until("pinned", is_settled).await;
     let other = berth.until("shares", is_settled).await;
     assert_eq!(in_force(&berth, &before, "").cpus, all);
-    resize(&berth, "pinned", of(own.to_string())).await;
+    resize(&berth, "pinned", cpus(own.to_string())).await;
     let has = |cpu: String| {
         move |pod: &Value| {
             let status = &pod["status"]["containerStatuses"][0];
@@ -287,7 +287,7 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
     assert_eq!(found.cpu_quota.map(|quota| quota.time), Some(Bound::Max));
     let shared = in_force(&berth, &other, "/besteffort").cpus;
     assert_eq!(shared.to_string(), "0");
-    resize(&berth, "pinned", of("500m".to_owned())).await;
+    resize(&berth, "pinned", cpus("500m".to_owned())).await;
     let back = berth.until("pinned", has("500m".to_owned())).await;
     let found = in_force(&berth, &back, "");
     assert_eq!((found.cpus, found.cpu_quota.unwrap().time), (all.clone(), Bound::At(50_000)));
@@ -301,7 +301,7 @@ async fn a_container_gets_cpus_of_its_own_while_it_runs_and_gives_them_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exit_starts_all_containers_again_from_the_first() {
+async fn restart_rule_restarts_all_containers_in_order() {
     let mut berth = Berth::start(|_| {}).await;
     let script = "n=$(cat /d/n 2>/dev/null || echo 0); echo $((n+1)) > /d/n; \
                   [ $n -ge 1 ] && exit 0; exit 42";
@@ -335,7 +335,7 @@ async fn an_exit_starts_all_containers_again_from_the_first() {
     let ended = &after["status"]["containerStatuses"][1]["lastState"]["terminated"];
     assert_eq!(ended["reason"], "RestartingAllContainers");
     assert_eq!(after["status"]["initContainerStatuses"][0]["restartCount"], 1);
-    let volumes = berth.settings.root.join("pods").join(&uid).join("volumes");
+    let volumes = berth.settings.agent.root.join("pods").join(&uid).join("volumes");
     let runs = volumes.join("kubernetes.io~empty-dir/d/init");
     assert_eq!(std::fs::read_to_string(runs).unwrap(), "init\ninit\n");
     berth.delete("all").await;
@@ -344,7 +344,7 @@ async fn an_exit_starts_all_containers_again_from_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_door_answers_over_its_socket() {
+async fn pod_resources_api_answers_on_its_socket() {
     use agent::observability::pod_resources::v1;
     use v1::pod_resources_lister_client::PodResourcesListerClient;
 
@@ -357,23 +357,24 @@ async fn the_door_answers_over_its_socket() {
     berth.create(with("pinned", json!({"requests": amounts, "limits": amounts}))).await;
     let pinned = berth.until("pinned", is_settled).await;
     let here =
-        agent::observability::pod_resources::endpoint(OsName::Linux, &berth.settings.root).unwrap();
+        agent::observability::pod_resources::endpoint(OsName::Linux, &berth.settings.agent.root)
+            .unwrap();
     let mut client = PodResourcesListerClient::new(cri::channel(&here));
     let listed = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
     let [of] = listed.pod_resources.as_slice() else { panic!("{listed:?}") };
     assert_eq!((of.name.as_str(), of.namespace.as_str()), ("pinned", "test"));
     let cpus: Vec<i64> = in_force(&berth, &pinned, "").cpus.iter().map(|c| c.0.into()).collect();
     assert_eq!(of.containers[0].cpu_ids, cpus);
-    let asked = |name: &str| v1::GetPodResourcesRequest {
+    let request = |name: &str| v1::GetPodResourcesRequest {
         pod_name: name.to_owned(),
         pod_namespace: "test".to_owned(),
     };
-    let one = client.get(asked("pinned")).await.unwrap().into_inner();
+    let one = client.get(request("pinned")).await.unwrap().into_inner();
     assert_eq!(one.pod_resources.as_ref(), Some(of));
-    let none = client.get(asked("nope")).await.unwrap_err();
+    let none = client.get(request("nope")).await.unwrap_err();
     assert_eq!(none.message(), "pod nope in namespace test not found");
     let could = client.get_allocatable_resources(v1::AllocatableResourcesRequest {}).await.unwrap();
-    let cpus = berth.settings.machine.topology.all_cpus().len();
+    let cpus = berth.settings.agent.machine.topology.all_cpus().len();
     assert_eq!(could.into_inner().cpu_ids.len(), cpus - 1);
     berth.delete("pinned").await;
     berth.gone("pinned").await;

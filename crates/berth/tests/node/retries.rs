@@ -1,4 +1,4 @@
-//! Steps that fail are tried again after a pause, whatever happens to the pod meanwhile.
+//! Failed steps are retried after a back-off, even if the pod changes meanwhile.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Berth, SLEEP, phase, pod, until_or};
 
-/// By how much a pause may seem shorter than it was: calls are noted when they pass.
+/// Tolerance of a measured pause: calls are recorded when they pass the proxy.
 const SLACK: Duration = Duration::from_millis(200);
 
-/// Refuses calls of one kind, each with another text, and notes when they came.
+/// Rejects calls of one kind, each with another message, and records their times.
 fn refusing<T: 'static>(
     calls: &Arc<Mutex<Vec<Instant>>>,
 ) -> impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static {
@@ -29,7 +29,8 @@ fn refusing<T: 'static>(
     }
 }
 
-/// Waits for so many calls while the pod is changed all the time, and returns the pauses between them.
+/// Waits for this many calls while the pod is changed continuously, and returns the pauses between
+/// them.
 async fn pauses(berth: &Berth, calls: &Mutex<Vec<Instant>>, count: usize) -> Vec<Duration> {
     let mut changes = 0;
     until_or("the calls", async || {
@@ -45,7 +46,7 @@ async fn pauses(berth: &Berth, calls: &Mutex<Vec<Instant>>, count: usize) -> Vec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_cannot_be_created_is_tried_again_after_ten_seconds() {
+async fn failed_container_creation_is_retried_after_ten_seconds() {
     let calls = Arc::default();
     let (mut berth, _) =
         Berth::behind(refusing::<v1::CreateContainerRequest>(&calls), |_| {}).await;
@@ -63,7 +64,7 @@ async fn a_container_that_cannot_be_created_is_tried_again_after_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_that_cannot_be_made_is_tried_again_after_longer_and_longer() {
+async fn failed_sandbox_creation_is_retried_with_back_off() {
     let calls = Arc::default();
     let (mut berth, _) = Berth::behind(refusing::<v1::RunPodSandboxRequest>(&calls), |_| {}).await;
     berth.create(pod("p", SLEEP)).await;
@@ -77,7 +78,7 @@ async fn a_sandbox_that_cannot_be_made_is_tried_again_after_longer_and_longer() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_image_is_tried_at_once_and_replaces_the_container() {
+async fn changed_image_replaces_the_container_at_once() {
     let mut berth = Berth::start(|_| {}).await;
     berth.create(pod("p", SLEEP)).await;
     berth.until("p", |pod| phase(pod) == "Running").await;
@@ -93,8 +94,12 @@ async fn another_image_is_tried_at_once_and_replaces_the_container() {
     assert_eq!(status(&waiting)["lastState"]["terminated"]["exitCode"], 0, "{waiting:#}");
     let message = "Container c definition changed, will be restarted";
     until_or("the event", async || {
-        let told = crate::placement::told(&berth, "p", "Killing").await;
-        if told.iter().any(|told| told == message) { Ok(()) } else { Err(format!("{told:?}")) }
+        let messages = crate::placement::event_messages(&berth, "p", "Killing").await;
+        if messages.iter().any(|sent| sent == message) {
+            Ok(())
+        } else {
+            Err(format!("{messages:?}"))
+        }
     })
     .await;
     set_image(rig::BUSYBOX).await;

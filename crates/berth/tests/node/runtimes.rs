@@ -1,5 +1,5 @@
-//! Runtimes that are not as one would like, or know more than there is yet: a containerd behind something
-//! that alters what it is told and what it says.
+//! Runtimes that misbehave or support more than containerd: a proxy before containerd alters
+//! requests and responses.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use cri::v1;
 use objects::KubeletConfig;
 use serde_json::{Value, json};
 
-use crate::placement::{exclusive, machine, one_to_be_had, told};
+use crate::placement::{event_messages, exclusive, machine, one_exclusive_cpu};
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
-/// Takes out of a request where its container is to run.
+/// Removes the cpuset from a request.
 fn ignore_places(message: &mut dyn Any) -> Result<(), String> {
     let resources = if let Some(request) = message.downcast_mut::<v1::CreateContainerRequest>() {
         let linux = request.config.as_mut().and_then(|config| config.linux.as_mut());
@@ -33,11 +33,11 @@ fn ignore_places(message: &mut dyn Any) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said() {
+async fn runtime_that_ignores_cpusets_is_reported() {
     let (all, own, _) = machine();
-    let (mut berth, _) = Berth::behind(ignore_places, one_to_be_had).await;
+    let (mut berth, _) = Berth::behind(ignore_places, one_exclusive_cpu).await;
     berth.create(exclusive("own")).await;
-    // It starts all the same.
+    // It starts nevertheless.
     berth.until("own", |pod| phase(pod) == "Running").await;
     for _ in 0..2 {
         let checked = reconcile::reconcile_all(&berth.context).await;
@@ -45,12 +45,12 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
     }
     let start = format!("Container c has CPUs {all} instead of {own} and cannot be put there");
     let message = until("the event", async || {
-        let messages = told(&berth, "own", "PlacementNotInForce").await;
+        let messages = event_messages(&berth, "own", "PlacementNotInForce").await;
         assert!(messages.len() <= 1, "{messages:?}");
         messages.into_iter().next()
     })
     .await;
-    // Another node of these tests may be taken for the one who did it.
+    // The message may name another node of these tests as the cause.
     let ignored = format!("{start}: the runtime ignores where it is to run");
     let suspected = format!("{start}; suspected: ");
     assert!(message == ignored || message.starts_with(&suspected), "{message}");
@@ -62,10 +62,10 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_goes_although_its_runtime_does_not_let_go_of_what_is_dead() {
+async fn pod_is_removed_although_the_runtime_keeps_dead_containers() {
     let stuck = Arc::new(AtomicBool::new(true));
     let keeps = Arc::clone(&stuck);
-    // As containerd with a task whose making was cut short.
+    // containerd does this with a task whose creation was interrupted.
     let alter = move |message: &mut dyn Any| {
         let removes = message.is::<v1::RemoveContainerRequest>()
             || message.is::<v1::RemovePodSandboxRequest>();
@@ -84,17 +84,17 @@ async fn a_pod_goes_although_its_runtime_does_not_let_go_of_what_is_dead() {
         let request = v1::ListContainersRequest::default();
         runtime.call(request).await.unwrap().containers.len()
     };
-    assert_eq!(left().await, 1, "somebody removed it");
-    // Nobody knows the pod any more, and what is left of it goes as soon as it can.
+    assert_eq!(left().await, 1, "the container was removed");
+    // The pod is gone from the API, and its remains are removed as soon as possible.
     stuck.store(false, Ordering::Relaxed);
     until("nothing is left", async || (left().await == 0).then_some(())).await;
     berth.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_comes_while_the_runtime_is_away_is_told_of_and_started_when_it_is_back() {
+async fn pod_waits_for_a_stopped_runtime_and_reports_it() {
     let mut berth = Berth::start(|_| {}).await;
-    // An agent that has seen the runtime.
+    // The agent has connected to the runtime.
     berth.create(pod("before", SLEEP)).await;
     berth.until("before", |pod| phase(pod) == "Running").await;
     berth.containerd.kill().unwrap();
@@ -104,7 +104,7 @@ async fn a_pod_that_comes_while_the_runtime_is_away_is_told_of_and_started_when_
     };
     berth.until("p", waiting).await;
     let message = until("the event", async || {
-        let messages = told(&berth, "p", "FailedCreatePodSandBox").await;
+        let messages = event_messages(&berth, "p", "FailedCreatePodSandBox").await;
         assert!(messages.len() <= 1, "{messages:?}");
         messages.into_iter().next()
     })
@@ -123,8 +123,8 @@ async fn a_pod_that_comes_while_the_runtime_is_away_is_told_of_and_started_when_
 
 type Advertised = Arc<Mutex<v1::ResourcesInfo>>;
 
-/// A runtime with classes of QoS resources as KEP-3008 has them. Which there are is what `advertised`
-/// says; a container of the class `broken` is refused.
+/// Simulates a runtime with the QoS classes (KEP-3008) in `advertised`; it rejects containers of
+/// the class `broken`.
 fn with_classes(advertised: Advertised) -> impl Fn(&mut dyn Any) -> Result<(), String> {
     move |message| {
         if let Some(answer) = message.downcast_mut::<v1::StatusResponse>() {
@@ -133,7 +133,7 @@ fn with_classes(advertised: Advertised) -> impl Fn(&mut dyn Any) -> Result<(), S
         }
         if let Some(request) = message.downcast_mut::<v1::CreateContainerRequest>() {
             let config = request.config.clone().unwrap_or_default();
-            if config.qos_resources.iter().any(|of| of.class == "broken") {
+            if config.qos_resources.iter().any(|resource| resource.class == "broken") {
                 return Err("class \"broken\" of \"rdt\" has no cache left".to_owned());
             }
         }
@@ -157,7 +157,7 @@ fn classy(name: &str, resource: &str, class: &str) -> Value {
     pod
 }
 
-/// Classes of all requests of a kind that passed, as `name=class`.
+/// Returns the classes of all recorded requests of a kind, as `name=class`.
 fn classes_of<R: cri::Rpc>(passage: &cri::CallLog, read: impl Fn(R) -> Vec<String>) -> Vec<String> {
     let passed = passage.since(0).into_iter().filter(|passed| passed.method == R::METHOD);
     passed.flat_map(|passed| read(R::decode(&*passed.request).unwrap())).collect()
@@ -166,13 +166,20 @@ fn classes_of<R: cri::Rpc>(passage: &cri::CallLog, read: impl Fn(R) -> Vec<Strin
 fn created(passage: &cri::CallLog) -> Vec<String> {
     classes_of(passage, |request: v1::CreateContainerRequest| {
         let classes = request.config.unwrap_or_default().qos_resources;
-        classes.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
+        classes
+            .into_iter()
+            .map(|resource| format!("{}={}", resource.name, resource.class))
+            .collect()
     })
 }
 
 fn updated(passage: &cri::CallLog) -> Vec<String> {
     classes_of(passage, |request: v1::UpdateContainerResourcesRequest| {
-        request.qos_resources.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
+        request
+            .qos_resources
+            .into_iter()
+            .map(|resource| format!("{}={}", resource.name, resource.class))
+            .collect()
     })
 }
 
@@ -182,7 +189,7 @@ fn gate_on(config: &mut KubeletConfig) {
 
 async fn advertises(berth: &Berth, is: impl Fn(&Value) -> bool) -> Value {
     until("what the node advertises", async || {
-        // It may not be there yet.
+        // The node may not exist yet.
         let node: Value = berth.api.get(NODES, "", "node-1").await.ok()?;
         Some(node["status"]["qosResources"].clone()).filter(&is)
     })
@@ -190,49 +197,49 @@ async fn advertises(berth: &Berth, is: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
+async fn runtime_classes_are_advertised_counted_requested_and_changed() {
     let rdt = resource("rdt", true, &[("gold", 1), ("silver", 0), ("broken", 0)]);
     let advertised = Advertised::default();
     advertised.lock().unwrap().container_qos_resources = vec![rdt.clone()];
     let alter = with_classes(Arc::clone(&advertised));
     let (mut berth, passage) = Berth::behind(alter, gate_on).await;
-    let containers = |told: &Value| told["containerQOSResources"].clone();
-    let told_of_rdt = json!([{"name": "k8s.io/rdt", "mutable": true, "classes": [
+    let containers = |status: &Value| status["containerQOSResources"].clone();
+    let advertised_rdt = json!([{"name": "k8s.io/rdt", "mutable": true, "classes": [
         {"name": "gold", "capacity": 1}, {"name": "silver"}, {"name": "broken"},
     ]}]);
-    advertises(&berth, |told| containers(told) == told_of_rdt).await;
+    advertises(&berth, |status| containers(status) == advertised_rdt).await;
 
     berth.create(classy("gold", "rdt", "gold")).await;
     berth.until("gold", |pod| phase(pod) == "Running").await;
     assert_eq!(created(&passage), ["rdt=gold"]);
-    // There is one; and only one after a restart.
+    // The class has a capacity of one, also after a restart.
     let refused = async |name: &str, class: &str| {
         berth.create(classy(name, "rdt", class)).await;
         let pod = berth.until(name, |pod| phase(pod) == "Failed").await;
         pod["status"].clone()
     };
     let status = refused("second", "gold").await;
-    let said = "enough of class \"gold\" of QoS resource \"k8s.io/rdt\", requested: 1, used: 1, capacity: 1";
-    assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
+    let message = "enough of class \"gold\" of QoS resource \"k8s.io/rdt\", requested: 1, used: 1, capacity: 1";
+    assert!(status["message"].as_str().unwrap_or_default().contains(message), "{status:#}");
     let status = refused("unknown", "bronze").await;
-    let said = "QoS resource \"k8s.io/rdt\" of the node has no class \"bronze\"";
-    assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
+    let message = "QoS resource \"k8s.io/rdt\" of the node has no class \"bronze\"";
+    assert!(status["message"].as_str().unwrap_or_default().contains(message), "{status:#}");
     berth.restart().await;
-    advertises(&berth, |told| containers(told) == told_of_rdt).await;
+    advertises(&berth, |status| containers(status) == advertised_rdt).await;
     berth.create(classy("third", "rdt", "gold")).await;
     berth.until("third", |pod| phase(pod) == "Failed").await;
 
-    // What the runtime refuses is said in its words.
+    // The runtime's error is reported unchanged.
     berth.create(classy("broken", "rdt", "broken")).await;
     let waiting = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
     let is_refused = |pod: &Value| waiting(pod)["reason"] == "CreateContainerError";
     let pod = berth.until("broken", is_refused).await;
-    let said = "class \"broken\" of \"rdt\" has no cache left";
-    assert!(waiting(&pod)["message"].as_str().unwrap_or_default().contains(said), "{pod:#}");
-    let events = told(&berth, "broken", "Failed").await;
-    assert!(events.iter().any(|message| message.contains(said)), "{events:?}");
+    let expected = "class \"broken\" of \"rdt\" has no cache left";
+    assert!(waiting(&pod)["message"].as_str().unwrap_or_default().contains(expected), "{pod:#}");
+    let events = event_messages(&berth, "broken", "Failed").await;
+    assert!(events.iter().any(|message| message.contains(expected)), "{events:?}");
 
-    // Another class while it runs, and what was given up is free.
+    // A resize to another class releases the old one.
     let patch = json!({"spec": {"containers": [
         {"name": "c", "resources": {"qosResources": [{"name": "rdt", "class": "silver"}]}},
     ]}});
@@ -245,7 +252,7 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
     berth.create(classy("fourth", "rdt", "gold")).await;
     berth.until("fourth", |pod| phase(pod) == "Running").await;
 
-    // The runtime is configured anew: other classes, and a name that is on both levels counts for neither.
+    // The runtime's configuration changes: other classes; a name on both levels counts for neither.
     {
         let mut advertised = advertised.lock().unwrap();
         let network = resource("example.com/network", false, &[("fast", 0)]);
@@ -253,14 +260,15 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
         advertised.container_qos_resources =
             vec![rdt, resource("example.com/x", false, &[("a", 0)])];
     }
-    let told = advertises(&berth, |told| told["podQOSResources"][0]["name"] != Value::Null).await;
-    assert_eq!(containers(&told), told_of_rdt);
+    let status =
+        advertises(&berth, |status| status["podQOSResources"][0]["name"] != Value::Null).await;
+    assert_eq!(containers(&status), advertised_rdt);
     let network = json!({"name": "example.com/network", "classes": [{"name": "fast"}]});
-    assert_eq!(told["podQOSResources"], json!([network]));
+    assert_eq!(status["podQOSResources"], json!([network]));
     berth.create(classy("both", "example.com/x", "a")).await;
     let pod = berth.until("both", |pod| phase(pod) == "Failed").await;
-    let said = pod["status"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(said.contains("Node has no QoS resource \"example.com/x\""), "{said}");
+    let message = pod["status"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains("Node has no QoS resource \"example.com/x\""), "{message}");
     for name in ["gold", "broken", "fourth"] {
         berth.delete(name).await;
         berth.gone(name).await;

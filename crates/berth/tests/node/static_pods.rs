@@ -1,5 +1,4 @@
-//! Pods that live by a file, and what the node does by itself: evictions by limits, and logs that do not
-//! grow without end.
+//! Static pods, and the node's own actions: evictions by limits, and log rotation.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +9,13 @@ use objects::{KubeletConfig, Quantity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Berth, PATIENCE, SLEEP, phase, pod, until};
+use crate::support::{Berth, SLEEP, TIMEOUT, phase, pod, until};
 
 fn set(config: &mut KubeletConfig, field: &str, value: impl Into<Value>) {
     config.untyped.insert(field.to_owned(), value.into());
 }
 
-/// Writes a manifest as people should: all of it at once.
+/// Writes a manifest atomically.
 fn write(directory: &Path, pod: &Value) {
     let mut pod = pod.clone();
     pod["apiVersion"] = "v1".into();
@@ -39,7 +38,7 @@ fn is_running(pod: &Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
+async fn static_pod_follows_its_file_and_has_a_mirror() {
     let place = TempDir::new().unwrap();
     let manifests = place.path().to_owned();
     let mut berth = Berth::start(|config| {
@@ -55,22 +54,22 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
     let owner = &shown["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["name"]), (&"Node".into(), &"node-1".into()));
     let first = hash(&shown).to_owned();
-    let directory = |uid: &str| berth.settings.root.join("pods").join(uid);
+    let directory = |uid: &str| berth.settings.agent.root.join("pods").join(uid);
     let (of_first, same) = (directory(&first), container_id(&shown).clone());
     assert!(of_first.exists());
 
-    // Only what shows it can be deleted.
+    // Deleting the mirror pod does not affect the static pod.
     berth.delete("web-node-1").await;
     let again = |pod: &Value| is_running(pod) && pod["metadata"]["uid"] != shown["metadata"]["uid"];
     let back = berth.until("web-node-1", again).await;
     assert_eq!((container_id(&back), hash(&back)), (&same, first.as_str()));
 
-    // A file that is wrong is told of, and no matter to the other.
+    // An invalid file is reported and does not affect other files.
     std::fs::write(manifests.join("wrong.yaml"), "apiVersion: v1\nkind: Job\n").unwrap();
-    let told = told_of_node(&berth, "FailedStaticPod").await;
+    let message = node_event(&berth, "FailedStaticPod").await;
     assert!(
-        told.ends_with("wrong.yaml: line 2, column 7: kind: should be \"Pod\", found \"Job\""),
-        "{told}"
+        message.ends_with("wrong.yaml: line 2, column 7: kind: should be \"Pod\", found \"Job\""),
+        "{message}"
     );
     berth.restart().await;
     let after = berth.until("web-node-1", is_running).await;
@@ -82,16 +81,16 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
     let other = |pod: &Value| is_running(pod) && hash(pod) != first;
     let now = berth.until("web-node-1", other).await;
     assert_ne!(container_id(&now), &same);
-    rig::wait_until(PATIENCE, || (!of_first.exists()).then_some(())).unwrap();
-    let of_second = berth.settings.root.join("pods").join(hash(&now));
+    rig::wait_until(TIMEOUT, || (!of_first.exists()).then_some(())).unwrap();
+    let of_second = berth.settings.agent.root.join("pods").join(hash(&now));
     std::fs::remove_file(manifests.join("web.json")).unwrap();
     berth.gone("web-node-1").await;
     assert!(!of_second.exists());
     berth.end().await;
 }
 
-/// The message of an event of the node.
-async fn told_of_node(berth: &Berth, reason: &str) -> String {
+/// Returns the message of a node event.
+async fn node_event(berth: &Berth, reason: &str) -> String {
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
     until(reason, async || {
         let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
@@ -102,7 +101,7 @@ async fn told_of_node(berth: &Berth, reason: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
+async fn pod_that_exceeds_its_volume_limit_is_evicted() {
     let mut berth = Berth::start(|_| {}).await;
     let script = "trap 'exit 0' TERM; head -c 3145728 /dev/zero > /scratch/full; sleep 600 & wait";
     let mut greedy = pod("greedy", &["sh", "-c", script]);
@@ -128,13 +127,13 @@ async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
     berth.end().await;
 }
 
-/// What pods may use of this machine's memory, in MiB, and how much of that is to be left.
+/// Memory for pods on this machine in MiB, and the eviction threshold within it.
 const SHARE_MIB: u64 = 200;
 const LEAST_MIB: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty() {
-    // What NUMA nodes have together, which may be less than the kernel tells of the whole.
+async fn pod_exceeding_allocatable_memory_is_evicted() {
+    // The sum of the NUMA nodes may be less than the kernel's total.
     let topology = berth::machine_source::load_machine(None).unwrap().topology;
     let reserved = placement::configured::total_memory(&topology) - (SHARE_MIB << 20);
     let mut berth = Berth::start(|config| {
@@ -170,7 +169,7 @@ async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty(
     berth.end().await;
 }
 
-/// Files whose names begin so.
+/// Returns files whose names begin with `start`.
 fn named(directory: &Path, start: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let fits = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(start);
@@ -178,7 +177,7 @@ fn named(directory: &Path, start: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_grows_too_large_is_rotated_and_goes_on() {
+async fn large_log_is_rotated() {
     let mut berth = Berth::start(|config| {
         set(config, "containerLogMaxSize", "8Ki");
         set(config, "containerLogMonitorInterval", "3s");
@@ -187,7 +186,7 @@ async fn a_log_that_grows_too_large_is_rotated_and_goes_on() {
     let script = "trap 'exit 0' TERM; for i in $(seq 1000); do echo line $i; done; \
                   while true; do echo more; sleep 1 & wait $!; done";
     let uid = berth.create(pod("chatty", &["sh", "-c", script])).await;
-    let directory = berth.settings.logs.join(format!("test_chatty_{uid}")).join("c");
+    let directory = berth.settings.agent.logs.join(format!("test_chatty_{uid}")).join("c");
     let holds = |paths: Vec<PathBuf>, line: &str| {
         paths.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)))
     };

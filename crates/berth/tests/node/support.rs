@@ -1,13 +1,14 @@
-//! A whole node of a test's own: a control plane, an agent and a containerd, and nothing left behind.
+//! A complete node for one test: a control plane, an agent and a containerd, without leftovers.
 
 use std::any::Any;
 use std::time::{Duration, Instant};
 
 use agent::context::AgentContext;
 use berth::in_process::InProcess;
+use berth::instance_lock::PodsOnExit;
 use berth::machine_source::load_machine;
-use berth::presence::Pods;
-use berth::up::{Node, Settings};
+use berth::tasks::TaskError;
+use berth::up::{AgentSettings, Node, Settings};
 use client::kind::{NAMESPACES, PODS};
 use client::{Client, DeleteOptions};
 use objects::KubeletConfig;
@@ -17,23 +18,23 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout on a busy machine; successful waits end earlier.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Between two looks.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Ends when asked to.
+/// A command that exits on SIGTERM.
 pub(crate) const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 600 & wait"];
 
 pub(crate) struct Berth {
     pub(crate) api: Client,
     pub(crate) containerd: Containerd,
     pub(crate) settings: Settings,
-    /// The agent's.
+    /// The agent's context.
     pub(crate) context: Arc<AgentContext>,
-    stop: watch::Sender<Option<Pods>>,
-    running: Option<JoinHandle<anyhow::Result<()>>>,
+    stop: watch::Sender<Option<PodsOnExit>>,
+    running: Option<JoinHandle<Result<(), TaskError>>>,
 }
 
 impl Berth {
@@ -52,14 +53,14 @@ impl Berth {
         Berth::with(containerd, runtime, change, |_| {}).await
     }
 
-    /// With a control plane that is told something else.
+    /// Starts with changed settings of the control plane.
     pub(crate) async fn serving(change: impl FnOnce(&mut berth::server::Settings)) -> Berth {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
         let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
         Berth::with(containerd, runtime, |_| {}, change).await
     }
 
-    /// With a runtime that alters what passes, as if it were another one; and the list of what passed.
+    /// Starts with a proxy that alters calls to the runtime, and returns the record of calls.
     pub(crate) async fn behind(
         alter: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
         change: impl FnOnce(&mut KubeletConfig),
@@ -88,23 +89,25 @@ impl Berth {
         change_server(&mut server);
         let mut config = KubeletConfig {
             cgroup_root: Some(containerd.cgroup_parent()),
-            // However full the machine's disk is.
+            // No eviction, whatever the state of the machine's disk.
             eviction_hard: Some(Default::default()),
             ..KubeletConfig::default()
         };
         change(&mut config);
         let settings = Settings {
             server,
-            node_name: Some("node-1".to_owned()),
-            configuration: json!({}),
-            agent_address: Some("127.0.0.1".parse().unwrap()),
-            agent_port: Some(0),
-            config,
-            machine: load_machine(None).unwrap(),
-            runtime,
-            root: here.join("agent"),
-            logs: here.join("logs"),
-            log_links: None,
+            agent: AgentSettings {
+                node_name: Some("node-1".to_owned()),
+                configuration: json!({}),
+                address: Some("127.0.0.1".parse().unwrap()),
+                port: Some(0),
+                config,
+                machine: load_machine(None).unwrap(),
+                runtime,
+                root: here.join("agent"),
+                logs: here.join("logs"),
+                log_links: None,
+            },
         };
         let (api, context, stop, running) = begin(&settings).await;
         let berth = Berth { api, containerd, settings, context, stop, running: Some(running) };
@@ -129,7 +132,7 @@ impl Berth {
         }
     }
 
-    /// Waits until the pod is as described, and says how it is.
+    /// Waits until the pod fulfils a condition, and returns it.
     pub(crate) async fn until(&self, name: &str, is: impl Fn(&Value) -> bool) -> Value {
         until_or(name, async || match self.get(name).await {
             Some(pod) if is(&pod) => Ok(pod),
@@ -150,7 +153,7 @@ impl Berth {
         .await;
     }
 
-    /// Ends the process in an orderly way, and starts it again.
+    /// Stops the node in an orderly way, and starts it again.
     pub(crate) async fn restart(&mut self) {
         self.end().await;
         let (api, context, stop, running) = begin(&self.settings).await;
@@ -159,7 +162,7 @@ impl Berth {
     }
 
     pub(crate) async fn end(&mut self) {
-        self.stop.send_replace(Some(Pods::RunOn));
+        self.stop.send_replace(Some(PodsOnExit::Keep));
         if let Some(running) = self.running.take() {
             running.await.unwrap().unwrap();
         }
@@ -168,7 +171,8 @@ impl Berth {
 
 async fn begin(
     settings: &Settings,
-) -> (Client, Arc<AgentContext>, watch::Sender<Option<Pods>>, JoinHandle<anyhow::Result<()>>) {
+) -> (Client, Arc<AgentContext>, watch::Sender<Option<PodsOnExit>>, JoinHandle<Result<(), TaskError>>)
+{
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");
@@ -177,24 +181,24 @@ async fn begin(
     (api, context, stop, tokio::spawn(node.run(stopping)))
 }
 
-/// Looks until there is something to be seen.
+/// Polls until `look` returns something.
 pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     until_or(what, async || look().await.ok_or_else(String::new)).await
 }
 
-/// The same, for a look that says what there is instead. The only place where these tests wait.
+/// Polls like [`until`]; the error describes the last state. These tests wait only here.
 pub(crate) async fn until_or<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
     let begun = Instant::now();
     loop {
         match look().await {
             Ok(seen) => return seen,
-            Err(instead) => assert!(begun.elapsed() < PATIENCE, "not in time: {what}\n{instead}"),
+            Err(instead) => assert!(begun.elapsed() < TIMEOUT, "not in time: {what}\n{instead}"),
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// A pod with one container on the host's network.
+/// Returns a pod with one container on the host's network.
 pub(crate) fn pod(name: &str, command: &[&str]) -> Value {
     json!({
         "metadata": {"name": name},

@@ -1,5 +1,5 @@
-//! A node that changes hands: containers of another agent, or of an agent whose files were lost, run on as
-//! they are and where they are.
+//! A node whose agent is replaced: containers of another agent, or of one whose files were lost,
+//! keep running unchanged on their CPUs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::placement::{
-    allowed, clean, container_id, exclusive, machine, one_to_be_had, process, running, told,
+    allowed, clean, container_id, event_messages, exclusive, machine, one_exclusive_cpu, process,
+    running,
 };
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
@@ -51,14 +52,14 @@ impl Watch {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pinned_pod_keeps_its_cpus_when_the_state_file_is_lost_or_broken() {
+async fn pinned_pod_keeps_its_cpus_without_a_state_file() {
     let (_, own, others) = machine();
-    let mut berth = Berth::start(one_to_be_had).await;
+    let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(pod("shared", SLEEP)).await;
     let (_, shared) = running(&berth, "shared").await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
-    let file = berth.settings.root.join("cpu_manager_state");
+    let file = berth.settings.agent.root.join("cpu_manager_state");
     let before = std::fs::read_to_string(&file).unwrap();
     for broken in [None, Some("{\"policyName\":\"static\""), Some("")] {
         berth.end().await;
@@ -76,7 +77,7 @@ async fn a_pinned_pod_keeps_its_cpus_when_the_state_file_is_lost_or_broken() {
         assert_eq!(watch.end(), None, "{broken:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "{broken:?}");
     }
-    assert_eq!(told(&berth, "own", "PlacementRepaired").await, [""; 0]);
+    assert_eq!(event_messages(&berth, "own", "PlacementRepaired").await, [""; 0]);
     for name in ["shared", "own"] {
         berth.delete(name).await;
         berth.gone(name).await;
@@ -85,7 +86,7 @@ async fn a_pinned_pod_keeps_its_cpus_when_the_state_file_is_lost_or_broken() {
     berth.end().await;
 }
 
-/// The time at which the node last reported.
+/// Returns the time of the node's last heartbeat.
 async fn heartbeat(berth: &Berth) -> String {
     let node: Value = berth.api.get(NODES, "", "node-1").await.unwrap();
     let conditions = node["status"]["conditions"].as_array().unwrap().clone();
@@ -94,10 +95,10 @@ async fn heartbeat(berth: &Berth) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn running_pods_are_pinned_before_the_node_reports_when_the_policy_becomes_static() {
+async fn new_static_policy_pins_running_pods_before_the_heartbeat() {
     let (all, own, others) = machine();
     let mut berth = Berth::start(|config| {
-        one_to_be_had(config);
+        one_exclusive_cpu(config);
         config.cpu_manager_policy = CpuManagerPolicy::None;
     })
     .await;
@@ -106,14 +107,15 @@ async fn running_pods_are_pinned_before_the_node_reports_when_the_policy_becomes
     let (_, shared) = running(&berth, "shared").await;
     let (_, owner) = running(&berth, "own").await;
     assert_eq!((allowed(owner), allowed(shared)), (all.clone(), all.clone()));
-    assert_eq!(told(&berth, "own", "Placed").await, [""; 0]);
+    assert_eq!(event_messages(&berth, "own", "Placed").await, [""; 0]);
     let before = heartbeat(&berth).await;
     berth.end().await;
-    berth.settings.config.cpu_manager_policy = CpuManagerPolicy::Static;
+    berth.settings.agent.config.cpu_manager_policy = CpuManagerPolicy::Static;
     berth.restart().await;
     until("a report of the node", async || (heartbeat(&berth).await != before).then_some(())).await;
     assert_eq!((allowed(owner), allowed(shared)), (own, others));
-    let message = until("the event", async || told(&berth, "own", "Placed").await.pop()).await;
+    let message =
+        until("the event", async || event_messages(&berth, "own", "Placed").await.pop()).await;
     assert!(message.starts_with("container c has CPUs "), "{message}");
     assert_eq!(running(&berth, "own").await.1, owner);
     clean(&berth).await;
@@ -124,7 +126,7 @@ async fn running_pods_are_pinned_before_the_node_reports_when_the_policy_becomes
     berth.end().await;
 }
 
-/// The hash that an older Berth gave a container: 64-bit FNV-1a of its name and image.
+/// Returns the hash of an older Berth for a container: 64-bit FNV-1a of its name and image.
 fn older_hash(container: &str, image: &str) -> String {
     let bytes = [container.as_bytes(), &[0xff], image.as_bytes()].concat();
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -136,7 +138,7 @@ fn older_hash(container: &str, image: &str) -> String {
 const HASH: &str = "io.kubernetes.container.hash";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_of_an_older_berth_run_on() {
+async fn containers_of_an_older_berth_keep_running() {
     let age = |message: &mut dyn std::any::Any| {
         if let Some(request) = message.downcast_mut::<v1::CreateContainerRequest>() {
             let annotations = &mut request.config.as_mut().unwrap().annotations;
@@ -148,7 +150,7 @@ async fn containers_of_an_older_berth_run_on() {
     berth.create(pod("old", SLEEP)).await;
     let (old, pid) = running(&berth, "old").await;
     berth.restart().await;
-    // The old pod has been looked at when a new one runs.
+    // When a new pod runs, the old one has been inspected.
     berth.create(pod("new", SLEEP)).await;
     running(&berth, "new").await;
     let (again, same) = running(&berth, "old").await;
@@ -161,8 +163,8 @@ async fn containers_of_an_older_berth_run_on() {
     berth.end().await;
 }
 
-/// Starts a static pod with one CPU of its own as a kubelet does, and writes the kubelet's state file.
-/// Returns the container.
+/// Starts a static pod with one exclusive CPU as a kubelet does, and writes the kubelet's state
+/// file. Returns the container.
 async fn start_as_a_kubelet(containerd: &Containerd, name: &str, uid: &str) -> String {
     let (_, own, others) = machine();
     let here = containerd.directory().join("berth");
@@ -257,7 +259,7 @@ async fn start_as_a_kubelet(containerd: &Containerd, name: &str, uid: &str) -> S
     container_id
 }
 
-/// Writes the manifest of a static pod with one CPU of its own.
+/// Writes the manifest of a static pod with one exclusive CPU.
 fn write_manifest(directory: &Path, name: &str, variable: Option<&str>) {
     let mut pod = exclusive(name);
     pod["apiVersion"] = "v1".into();
@@ -273,7 +275,7 @@ fn write_manifest(directory: &Path, name: &str, variable: Option<&str>) {
 fn with_manifests(directory: &Path) -> impl FnOnce(&mut KubeletConfig) {
     let path = directory.display().to_string();
     move |config| {
-        one_to_be_had(config);
+        one_exclusive_cpu(config);
         config.static_pod_path = Some(path);
         config.untyped.insert("fileCheckFrequency".to_owned(), "200ms".into());
     }
@@ -284,7 +286,7 @@ fn shows(pod: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelets_static_pod_is_adopted_with_its_uid_and_cpus() {
+async fn static_pod_of_a_kubelet_keeps_uid_and_cpus() {
     let (_, own, _) = machine();
     let place = TempDir::new().unwrap();
     write_manifest(place.path(), "web", None);
@@ -300,7 +302,7 @@ async fn a_kubelets_static_pod_is_adopted_with_its_uid_and_cpus() {
     let pid = process(&berth.context, &shown).await;
     assert_eq!(allowed(pid), own);
     clean(&berth).await;
-    // A kubelet that takes the node back finds its own state.
+    // A kubelet that returns to the node finds its own state.
     assert_eq!(std::fs::read_to_string(&file).unwrap(), state);
 
     berth.restart().await;
@@ -310,7 +312,7 @@ async fn a_kubelets_static_pod_is_adopted_with_its_uid_and_cpus() {
     assert_eq!(process(&berth.context, &again).await, pid);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), state);
 
-    // A manifest that changes while no agent runs is another pod.
+    // A manifest changed while no agent runs is another pod.
     berth.end().await;
     write_manifest(place.path(), "web", Some("changed"));
     berth.restart().await;
@@ -324,7 +326,7 @@ async fn a_kubelets_static_pod_is_adopted_with_its_uid_and_cpus() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_static_pod_gets_the_cpus_of_one_that_is_no_longer_wanted() {
+async fn static_pod_gets_the_cpus_of_a_removed_one() {
     let (_, own, _) = machine();
     let place = TempDir::new().unwrap();
     write_manifest(place.path(), "web", None);

@@ -1,7 +1,7 @@
-//! Pods that start at the same moment: no process of another container may run on the CPUs of a pinned one,
-//! from the moment at which the pinned one runs. Read from `/proc`.
+//! Pods that start at the same time: while a pinned container runs, no process of another container
+//! may use its CPUs. Read from `/proc`.
 //!
-//! `BERTH_ROUNDS` sets the number of rounds; the test suite has no time for more than a few.
+//! `BERTH_ROUNDS` sets the number of rounds; the test suite runs only a few.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex};
 use cri::v1;
 use placement::CpuSet;
 
-use crate::placement::{below, cpus_in, cpusets, exclusive, machine, one_to_be_had};
+use crate::placement::{below, cpus_in, cpusets, exclusive, machine, one_exclusive_cpu};
 use crate::support::{Berth, SLEEP, phase, pod, until};
 
 /// The number of rounds without `BERTH_ROUNDS`.
 const ROUNDS: usize = 10;
 
-/// The pinned pod is created when the runtime is asked for this step of the shared one. In the middle of
-/// `StartContainer` a runtime may store an update without applying it, so that step comes most often.
+/// The pinned pod is created when the runtime receives this call for the shared one. During
+/// `StartContainer` a runtime may store an update without applying it, so that step occurs most
+/// often.
 const STEPS: [&str; 5] =
     ["StartContainer", "CreateContainer", "StartContainer", "RunPodSandbox", "StartContainer"];
 
@@ -32,9 +33,9 @@ struct Overlap {
 
 /// The observations of another process while pods start.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observation {
     stop: AtomicBool,
-    /// How often the pinned container was seen with a process.
+    /// Number of times the pinned container had a process.
     looks: AtomicUsize,
     overlaps: Mutex<BTreeSet<Overlap>>,
 }
@@ -51,18 +52,18 @@ fn allowed(pid: u32) -> Option<CpuSet> {
     CpuSet::parse(list.trim()).ok()
 }
 
-impl Seen {
-    /// Looks at all cgroups below `parent` until it is stopped.
+impl Observation {
+    /// Watches all cgroups below `parent` until it is stopped.
     fn watch(&self, parent: &Path, own: &CpuSet) {
         while !self.stop.load(Ordering::Relaxed) {
             let all = below(parent);
-            let is_owner = |of: &&PathBuf| cpus_in(of).as_ref() == Some(own);
+            let is_owner = |cgroup: &&PathBuf| cpus_in(cgroup).as_ref() == Some(own);
             let owners: Vec<&PathBuf> = all.iter().filter(is_owner).collect();
-            if owners.iter().all(|of| processes(of).is_empty()) {
+            if owners.iter().all(|cgroup| processes(cgroup).is_empty()) {
                 continue;
             }
             self.looks.fetch_add(1, Ordering::Relaxed);
-            for directory in all.iter().filter(|of| !owners.contains(of)) {
+            for directory in all.iter().filter(|cgroup| !owners.contains(cgroup)) {
                 for cpus in processes(directory).into_iter().filter_map(allowed) {
                     if !cpus.is_disjoint(own) {
                         let id = directory.file_name().unwrap().to_string_lossy().into_owned();
@@ -82,18 +83,19 @@ async fn containers(berth: &Berth) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shared_pod_that_starts_at_the_same_moment_leaves_the_cpus_of_a_pinned_one() {
+async fn concurrent_shared_pod_avoids_pinned_cpus() {
     let rounds = std::env::var("BERTH_ROUNDS").ok().and_then(|text| text.parse().ok());
     let (_, own, others) = machine();
-    let (mut berth, passage) = Berth::behind(|_| Ok(()), one_to_be_had).await;
+    let (mut berth, passage) = Berth::behind(|_| Ok(()), one_exclusive_cpu).await;
     let parent = cpusets().join(berth.containerd.cgroup_parent().trim_start_matches('/'));
     let mut overlaps: Vec<(usize, Overlap)> = Vec::new();
     for round in 0..rounds.unwrap_or(ROUNDS) {
         let (shared, pinned) = (format!("shared-{round}"), format!("own-{round}"));
-        let seen = Arc::new(Seen::default());
+        let observation = Arc::new(Observation::default());
         let watcher = {
-            let (parent, own, seen) = (parent.clone(), own.clone(), Arc::clone(&seen));
-            std::thread::spawn(move || seen.watch(&parent, &own))
+            let (parent, own, observation) =
+                (parent.clone(), own.clone(), Arc::clone(&observation));
+            std::thread::spawn(move || observation.watch(&parent, &own))
         };
         let step = STEPS[round % STEPS.len()];
         let before = passage.since(0).len();
@@ -107,13 +109,13 @@ async fn a_shared_pod_that_starts_at_the_same_moment_leaves_the_cpus_of_a_pinned
             berth.until(name, |pod| phase(pod) == "Running").await;
         }
         until("a look at the pinned container", async || {
-            (seen.looks.load(Ordering::Relaxed) > 0).then_some(())
+            (observation.looks.load(Ordering::Relaxed) > 0).then_some(())
         })
         .await;
-        seen.stop.store(true, Ordering::Relaxed);
+        observation.stop.store(true, Ordering::Relaxed);
         watcher.join().unwrap();
         let containers = containers(&berth).await;
-        let found = seen.overlaps.lock().unwrap().clone();
+        let found = observation.overlaps.lock().unwrap().clone();
         let found = found.into_iter().filter(|overlap| containers.contains(&overlap.id));
         overlaps.extend(found.map(|overlap| (round, overlap)));
         assert_eq!(berth.context.ledger().shared(), others);

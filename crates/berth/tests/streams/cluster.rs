@@ -1,4 +1,4 @@
-//! An API server, an agent's server and a containerd, with a node and pods that are objects.
+//! An API server, an agent's server and a containerd, with a node and pods that are objects only.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent::server::{API_SERVER, Server, ServerBackend};
 use apiserver::{
-    ADMINISTRATORS, Api, Body, Call, Caller, Limits, Listener, Plugin, Plugins, Query, User,
+    ADMINISTRATORS, Api, Body, Caller, Limits, Listener, Plugin, Plugins, Query, Request, User,
     VIEWERS,
 };
 use base64::Engine as _;
@@ -19,12 +19,12 @@ use rig::Containerd;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout on a busy machine; successful waits end earlier.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait"];
 
-/// The pods that the agent's server is told of, with their sandboxes.
+/// The pods that the agent's server knows, with their sandboxes.
 #[derive(Default)]
 struct Pods(Mutex<Vec<(Value, String)>>);
 
@@ -62,7 +62,7 @@ pub(crate) struct Cluster {
     dir: tempfile::TempDir,
     agent_port: u16,
     _stop: watch::Sender<bool>,
-    /// Last, so that it is there as long as anything uses it.
+    /// Last, so that it is dropped after everything that uses it.
     containerd: Containerd,
 }
 
@@ -70,7 +70,7 @@ impl Cluster {
     pub(crate) async fn start() -> Cluster {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
         let runtime = Client::new(Endpoint::parse(&containerd.endpoint()).unwrap());
-        runtime.connected(PATIENCE).await.unwrap();
+        runtime.connected(TIMEOUT).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         let authority = certificates::authority("test").unwrap();
         let pair = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
@@ -85,8 +85,8 @@ impl Cluster {
 
         let ours = certificates::client(&authority, API_SERVER, "berth:apiserver").unwrap();
         let agents =
-            Dialer::new(&authority.certificate, Some(&ours), &["http/1.1"], PATIENCE).unwrap();
-        // No loop makes accounts.
+            Dialer::new(&authority.certificate, Some(&ours), &["http/1.1"], TIMEOUT).unwrap();
+        // No controller runs that would create service accounts.
         let plugins = Plugins::default().without(Plugin::ServiceAccount);
         let agents = Some(agents);
         let options = apiserver::Options { agents, plugins, ..apiserver::Options::default() };
@@ -119,7 +119,7 @@ impl Cluster {
         cluster
     }
 
-    /// Says where the agent is; gives where it really is.
+    /// Sets the agent's address in the Node, and returns its real port.
     pub(crate) async fn move_node(&self, host: &str, port: u16) -> u16 {
         let status = json!({"status": {
             "addresses": [{"type": "InternalIP", "address": host}],
@@ -133,7 +133,7 @@ impl Cluster {
         self.dir.path().join(user)
     }
 
-    /// An empty home for clients that keep caches.
+    /// An empty home directory for clients with caches.
     pub(crate) fn home(&self) -> &Path {
         self.dir.path()
     }
@@ -146,7 +146,7 @@ impl Cluster {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static(media));
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let call = Call {
+        let call = Request {
             method,
             path: path.to_owned(),
             query: Query::default(),
@@ -167,7 +167,7 @@ impl Cluster {
         text.as_str().unwrap().to_owned()
     }
 
-    /// Runs a pod on the host's network with one container `c`, and says so to the API.
+    /// Runs a pod on the host's network with one container `c`, and creates its object.
     pub(crate) async fn run(&self, name: &str, command: &[&str], stdin: bool) -> String {
         let pod = json!({
             "kind": "Pod", "apiVersion": "v1",
@@ -257,7 +257,7 @@ impl Cluster {
         (sandbox_id, id)
     }
 
-    /// Ends a container, as it would by itself when asked to.
+    /// Stops a container with SIGTERM.
     pub(crate) async fn stop(&self, id: &str) {
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: 30 };
         self.runtime.call(request).await.unwrap();

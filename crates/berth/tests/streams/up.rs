@@ -1,5 +1,5 @@
-//! The program itself: `berth up` on a containerd of its own, used as a person would use it, with every
-//! kubectl there is; and `berth status`, `berth explain` and `berth down` beside it.
+//! The binary end to end: `berth up` on its own containerd, with every kubectl, `berth status`,
+//! `berth explain` and `berth down`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -9,23 +9,23 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::cluster::PATIENCE;
+use crate::cluster::TIMEOUT;
 use crate::{Kubectl, kubectls};
 
 const NODE: &str = "node-1";
 
-/// A node that was started from the command line.
+/// A node started from the command line.
 struct Up {
     process: Child,
     dir: tempfile::TempDir,
-    /// Last, so that it is there as long as anything uses it.
+    /// Last, so that it is dropped after everything that uses it.
     containerd: rig::Containerd,
 }
 
 impl Up {
     async fn start() -> Up {
         let containerd = rig::Containerd::start().unwrap_or_else(|error| panic!("{error}"));
-        // A pair of interfaces for each pod, which go with it.
+        // Each pod gets a pair of interfaces, which are removed with it.
         let network = serde_json::json!({
             "cniVersion": "0.4.0", "name": "test", "plugins": [{
                 "type": "ptp",
@@ -41,8 +41,8 @@ impl Up {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("kubelet.yaml");
         let last = last_cpu();
-        // All CPUs but the last are reserved, so that there is one to be had, on any machine. However
-        // full the machine's disk is, pods are taken.
+        // All CPUs but the last are reserved, so that exactly one can be allocated on any machine.
+        // Eviction is off, so that a full disk does not matter.
         let text = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              cgroupRoot: {}\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-{}\n\
@@ -54,7 +54,7 @@ impl Up {
         let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
             .args(["up", "--https-listen-port", "0", "--agent-port", "0"])
             .args(["--hostname-override", NODE])
-            // As people write it; others are told of it from the root on.
+            // A relative path; the runtime receives an absolute one.
             .current_dir(dir.path())
             .args(["--data-dir", "./data"])
             .arg("--config")
@@ -67,21 +67,21 @@ impl Up {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let said = timeout(PATIENCE, async {
-            let mut said = Vec::new();
+        let banner = timeout(TIMEOUT, async {
+            let mut banner = Vec::new();
             while let Some(line) = lines.next_line().await.unwrap() {
-                said.push(line);
-                if said.last().is_some_and(|line| line.contains("kubectl")) {
+                banner.push(line);
+                if banner.last().is_some_and(|line| line.contains("kubectl")) {
                     break;
                 }
             }
-            said
+            banner
         });
-        let said = said.await.unwrap();
-        assert!(said[0].starts_with("Berth is up after "), "{said:?}");
-        assert!(said.iter().any(|line| line.contains(&format!("node     {NODE}"))), "{said:?}");
-        // On the node's own address, and not on every one.
-        let agent = said.iter().find(|line| line.starts_with("  agent    https://")).unwrap();
+        let banner = banner.await.unwrap();
+        assert!(banner[0].starts_with("Berth is up after "), "{banner:?}");
+        assert!(banner.iter().any(|line| line.contains(&format!("node     {NODE}"))), "{banner:?}");
+        // The agent listens on the node's address only.
+        let agent = banner.iter().find(|line| line.starts_with("  agent    https://")).unwrap();
         assert!(!agent.contains("//0.0.0.0:") && agent.contains("--agent-address"), "{agent}");
         Up { process, dir, containerd }
     }
@@ -94,7 +94,7 @@ impl Up {
         Kubectl { program, kubeconfig: self.kubeconfig(), home: self.dir.path() }
     }
 
-    /// Runs `berth` beside it.
+    /// Runs another `berth` command.
     async fn berth(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_berth"))
             .args(arguments)
@@ -102,7 +102,7 @@ impl Up {
             .arg(self.dir.path().join("data"))
             .kill_on_drop(true)
             .output();
-        let Output { status, stdout, stderr } = timeout(PATIENCE, output).await.unwrap().unwrap();
+        let Output { status, stdout, stderr } = timeout(TIMEOUT, output).await.unwrap().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (status.code().unwrap(), text(stdout), text(stderr))
     }
@@ -128,12 +128,12 @@ async fn ready(kubectl: &Kubectl<'_>, pod: &str) {
     let waiting = ["wait", "--for=condition=Ready", &name, "--timeout=50s"];
     let (code, _, errors) = kubectl.run(&waiting, "").await;
     if code != 0 {
-        let (_, told, _) = kubectl.run(&["describe", "pod", pod], "").await;
-        panic!("{kubectl:?}: {errors}\n{told}");
+        let (_, report, _) = kubectl.run(&["describe", "pod", pod], "").await;
+        panic!("{kubectl:?}: {errors}\n{report}");
     }
 }
 
-/// Serves a page, on a network of its own.
+/// A pod with its own network that serves a page.
 const WEB: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -148,7 +148,7 @@ spec:
     readinessProbe: {httpGet: {port: 8080, path: /index.html}, periodSeconds: 1}
 "#;
 
-/// One that asks for so many CPUs of its own.
+/// Returns a pod with this many exclusive CPUs.
 fn exclusive(name: &str, cpus: u32) -> String {
     format!(
         "# kubectl takes what begins with a brace for JSON.\n\
@@ -160,7 +160,7 @@ fn exclusive(name: &str, cpus: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_kubectl_is_at_home_on_a_node_of_one_command() {
+async fn every_kubectl_works_with_berth_up() {
     let up = Up::start().await;
     for program in kubectls() {
         let kubectl = up.kubectl(&program);
@@ -180,7 +180,7 @@ async fn session(kubectl: &Kubectl<'_>) {
 
     let mut child = kubectl.command(&["logs", "-f", "web"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+    let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap();
     assert_eq!(line.as_deref(), Some("hello"), "{kubectl:?}");
     drop(child);
 
@@ -191,7 +191,7 @@ async fn session(kubectl: &Kubectl<'_>) {
 
     let mut child = kubectl.command(&["port-forward", "web", ":8080"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap_or_default();
+    let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap_or_default();
     let local: u16 = line
         .strip_prefix("Forwarding from 127.0.0.1:")
         .and_then(|rest| rest.split(' ').next()?.parse().ok())
@@ -199,7 +199,7 @@ async fn session(kubectl: &Kubectl<'_>) {
     let mut stream = TcpStream::connect(("127.0.0.1", local)).await.unwrap();
     stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").await.unwrap();
     let mut heard = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut heard)).await.unwrap().unwrap();
+    timeout(TIMEOUT, stream.read_to_string(&mut heard)).await.unwrap().unwrap();
     assert!(heard.contains(" 200 OK") && heard.ends_with("body\n"), "{heard}");
     drop(child);
 
@@ -213,7 +213,7 @@ async fn session(kubectl: &Kubectl<'_>) {
         let spaced = part.replace('/', "                     ");
         assert!(out.contains(part) || out.contains(&spaced), "{kubectl:?}: {part}: {out}");
     }
-    // Nobody measures here, and kubectl says so.
+    // There is no metrics server, and kubectl reports it.
     for what in ["pods", "nodes"] {
         let (code, _, errors) = kubectl.run(&["top", what], "").await;
         assert!(
@@ -222,7 +222,7 @@ async fn session(kubectl: &Kubectl<'_>) {
         );
     }
 
-    // A pod that nobody makes again goes only if that is said.
+    // A pod without a controller is drained only with a flag.
     let (code, _, errors) = kubectl.run(&["drain", NODE], "").await;
     assert!(code != 0 && errors.contains("web"), "{kubectl:?}: {errors}");
     succeeds(kubectl, &["drain", NODE, "--force", "--timeout=60s"], "").await;
@@ -234,7 +234,7 @@ async fn session(kubectl: &Kubectl<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn places_are_explained_in_events_and_by_the_program() {
+async fn placements_are_explained_in_events_and_by_explain() {
     let up = Up::start().await;
     let program = kubectls().pop().unwrap();
     let kubectl = up.kubectl(&program);
@@ -258,12 +258,12 @@ async fn places_are_explained_in_events_and_by_the_program() {
     assert_eq!(code, 0);
     assert!(out.contains("own") && out.contains("0 CPUs to hand out"), "{out}");
     let (code, out, _) = up.berth(&["explain", "node", NODE, "-o", "json"]).await;
-    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &told["pods"][0]["containers"][0]["cpus"]), (0, &cpu.to_string().into()));
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["pods"][0]["containers"][0]["cpus"]), (0, &cpu.to_string().into()));
 
-    // A second one waits, and is told what for.
+    // A second pod waits, with the reason in its status.
     succeeds(&kubectl, &["apply", "-f", "-"], &exclusive("late", 1)).await;
-    let waited = timeout(PATIENCE, async {
+    let waited = timeout(TIMEOUT, async {
         loop {
             let (code, out, errors) = up.berth(&["explain", "pod", "late"]).await;
             if out.contains("0/1 nodes are available") {
@@ -277,7 +277,7 @@ async fn places_are_explained_in_events_and_by_the_program() {
     for part in ["late  Guaranteed · Pending", "node-1 would refuse it now", "without own on"] {
         assert!(out.contains(part), "{part} is not in {out}");
     }
-    // What was said comes true.
+    // The explained change has the predicted effect.
     succeeds(&kubectl, &["delete", "pod", "own"], "").await;
     ready(&kubectl, "late").await;
     let (code, _, errors) = up.berth(&["explain", "pod", "nobody"]).await;
@@ -285,11 +285,11 @@ async fn places_are_explained_in_events_and_by_the_program() {
     end(up).await;
 }
 
-/// Ends the node, and its pods with it.
+/// Stops the node and its pods.
 async fn end(mut up: Up) {
     let (code, out, errors) = up.berth(&["down"]).await;
     assert_eq!(code, 0, "{out}{errors}\n{}", up.log());
-    assert!(timeout(PATIENCE, up.process.wait()).await.unwrap().unwrap().success(), "{}", up.log());
+    assert!(timeout(TIMEOUT, up.process.wait()).await.unwrap().unwrap().success(), "{}", up.log());
     let runtime = cri::Client::new(cri::Endpoint::parse(&up.containerd.endpoint()).unwrap());
     let containers = runtime.call(cri::v1::ListContainersRequest::default()).await.unwrap();
     let run = |container: &&cri::v1::Container| {

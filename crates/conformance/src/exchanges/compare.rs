@@ -1,10 +1,10 @@
-//! Comparing an answer with the recorded one.
+//! Compares a response with the recorded one.
 
 use serde_json::Value;
 
 use super::super::Difference;
 use super::placeholder::Bindings;
-use super::{Answer, item_names};
+use super::{CapturedResponse, item_names};
 
 pub(super) struct Comparison<'a> {
     pub(super) bindings: &'a mut Bindings,
@@ -15,12 +15,12 @@ pub(super) struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    pub(super) fn response(&mut self, expected: &Value, answer: &Answer, place: &str) {
+    pub(super) fn response(&mut self, expected: &Value, response: &CapturedResponse, place: &str) {
         let status = expected["status"].as_u64().unwrap_or_default();
-        if status != u64::from(answer.status) {
-            let said = String::from_utf8_lossy(&answer.body);
-            let said = said.chars().take(600).collect::<String>();
-            self.differ("status", &status.to_string(), &format!("{} {said}", answer.status));
+        if status != u64::from(response.status) {
+            let text = String::from_utf8_lossy(&response.body);
+            let text = text.chars().take(600).collect::<String>();
+            self.differ("status", &status.to_string(), &format!("{} {text}", response.status));
             let message = &expected["body"]["message"];
             if message.is_string() {
                 self.differ("message", &message.to_string(), "");
@@ -28,13 +28,13 @@ impl Comparison<'_> {
             return;
         }
         if let Some(media) = expected["content_type"].as_str()
-            && !self.bindings.matches(media, &answer.content_type)
+            && !self.bindings.matches(media, &response.content_type)
         {
-            self.differ("content type", media, &answer.content_type);
+            self.differ("content type", media, &response.content_type);
         }
-        self.warnings(expected, answer);
+        self.warnings(expected, response);
         for (name, value) in expected["headers"].as_object().into_iter().flatten() {
-            let got = answer.headers.get(name.to_ascii_lowercase());
+            let got = response.headers.get(name.to_ascii_lowercase());
             let got = got.and_then(|v| v.to_str().ok()).unwrap_or_default();
             let wanted = value.as_str().unwrap_or_default();
             if !self.bindings.matches(wanted, got) {
@@ -43,16 +43,16 @@ impl Comparison<'_> {
         }
         let place = format!("{place}.response");
         if let Some(events) = expected["events"].as_array() {
-            self.events(events, &answer.body, &format!("{place}.events"));
+            self.events(events, &response.body, &format!("{place}.events"));
         } else if let Some(body) = expected.get("body") {
-            self.body(body, &answer.body, &format!("{place}.body"));
+            self.body(body, &response.body, &format!("{place}.body"));
         } else if let Some(text) = expected["body_text"].as_str() {
-            let got = String::from_utf8_lossy(&answer.body).into_owned();
+            let got = String::from_utf8_lossy(&response.body).into_owned();
             if !self.bindings.matches(text, &got) {
                 self.differ("body", text, &got);
             }
         } else if let Some(extract) = expected.get("body_extract") {
-            self.extract(extract, &answer.body, &format!("{place}.body_extract"));
+            self.extract(extract, &response.body, &format!("{place}.body_extract"));
         }
     }
 
@@ -61,7 +61,7 @@ impl Comparison<'_> {
         self.differences.push(Difference { what, expected, got });
     }
 
-    fn warnings(&mut self, expected: &Value, answer: &Answer) {
+    fn warnings(&mut self, expected: &Value, response: &CapturedResponse) {
         let wanted: Vec<&str> = expected["warnings"]
             .as_array()
             .map(Vec::as_slice)
@@ -69,7 +69,7 @@ impl Comparison<'_> {
             .iter()
             .filter_map(Value::as_str)
             .collect();
-        let (mut wanted_sorted, mut got_sorted) = (wanted.clone(), answer.warnings.clone());
+        let (mut wanted_sorted, mut got_sorted) = (wanted.clone(), response.warnings.clone());
         if self.any_order {
             wanted_sorted.sort_unstable();
             got_sorted.sort_unstable();
@@ -77,7 +77,7 @@ impl Comparison<'_> {
         let same = wanted_sorted.len() == got_sorted.len()
             && wanted_sorted.iter().zip(&got_sorted).all(|(w, g)| self.bindings.matches(w, g));
         if !same {
-            self.differ("warnings", &format!("{wanted:?}"), &format!("{:?}", answer.warnings));
+            self.differ("warnings", &format!("{wanted:?}"), &format!("{:?}", response.warnings));
         }
     }
 
@@ -96,7 +96,7 @@ impl Comparison<'_> {
         self.value(&expected, &got, place);
     }
 
-    /// Takes away what the recording does not have.
+    /// Removes what the recording does not have.
     fn prepare(&self, value: &mut Value) {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.prepare(item)),
@@ -120,7 +120,7 @@ impl Comparison<'_> {
                 for (key, value) in wanted {
                     let place = format!("{place}.{key}");
                     match found.get(key) {
-                        // The words of descriptions are our own.
+                        // Descriptions are worded differently.
                         Some(Value::String(_)) if key == "description" => {}
                         Some(found)
                             if key == "resourceVersion" && is_list_like(place.as_str(), wanted) =>
@@ -209,7 +209,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// A reduced answer: compares what was kept, as far as the reduction can be made here.
+    /// Compares a reduced response with the same reduction of ours, where it can be made.
     fn extract(&mut self, expected: &Value, bytes: &[u8], place: &str) {
         let Ok(mut got) = serde_json::from_slice::<Value>(bytes) else {
             if let Some(text) = expected.as_str() {
@@ -264,7 +264,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether a `metadata` is that of a list, a table or a bookmark rather than of an object.
+/// Reports whether a `metadata` belongs to a list, a table or a bookmark rather than to an object.
 fn is_list_like(place: &str, metadata: &super::Object) -> bool {
     let in_metadata = place.ends_with(".metadata.resourceVersion");
     in_metadata && !metadata.contains_key("name") && !metadata.contains_key("uid")
@@ -274,7 +274,7 @@ fn sort_causes(status: &mut Value) {
     if let Some(causes) = status["details"]["causes"].as_array_mut() {
         causes.sort_by_key(Value::to_string);
     }
-    // The message lists the same causes in the same order; the causes say it all.
+    // The message lists the same causes in the same order; comparing the causes is enough.
     if let Some(message) = status["message"].as_str() {
         let mut parts: Vec<&str> = message.split(", ").collect();
         parts.sort_unstable();
@@ -282,8 +282,8 @@ fn sort_causes(status: &mut Value) {
     }
 }
 
-/// Messages that quote Go's types or structures matter by status, reason and field, not by their
-/// words; nor does what follows their first line.
+/// Reports whether two messages that quote Go types or structures are equal up to the quotation and
+/// up to their first line.
 fn same_but_for_go(expected: &str, got: &str) -> bool {
     const MARKS: &[&str] = &[
         "json: cannot unmarshal",
@@ -307,8 +307,8 @@ fn same_but_for_go(expected: &str, got: &str) -> bool {
     })
 }
 
-/// Managers of fields in the order of the recording, if they are ordered by their times here: where
-/// it was recorded all times were the same second, and what comes then is the manager's name.
+/// Sorts field managers as in the recording, where all times are in the same second and the name
+/// decides.
 fn in_one_second<'a>(wanted: &[Value], found: &'a [Value]) -> Vec<&'a Value> {
     let mut ordered: Vec<&Value> = found.iter().collect();
     let first = found.first().map(|entry| &entry["time"]);
@@ -322,7 +322,8 @@ fn in_one_second<'a>(wanted: &[Value], found: &'a [Value]) -> Vec<&'a Value> {
     ordered
 }
 
-/// Whether an event has to come: a bookmark that does not end the initial events may or may not.
+/// Reports whether an event is compared: a bookmark that does not end the initial events is
+/// optional.
 pub(super) fn counts(event: &Value) -> bool {
     event["type"] != "BOOKMARK" || !event["object"]["metadata"]["annotations"].is_null()
 }

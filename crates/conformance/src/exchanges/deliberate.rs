@@ -1,10 +1,10 @@
-//! Where our answers differ on purpose, and what is not served. `docs/reference/differences.md`
-//! has the reasons at length.
+//! Deliberate differences, and unserved requests. `docs/reference/differences.md` gives the
+//! reasons.
 
 use objects::catalog;
 use serde_json::Value;
 
-/// Why a step cannot count: it is about something this server does not serve.
+/// Returns the reason why a step is not counted: this server does not serve its subject.
 pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
     let path = request["path"].as_str().unwrap_or_default();
     if path.contains("/proxy") || request["query"]["hash"] == "<hash from the index>" {
@@ -13,12 +13,12 @@ pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
                 .to_owned(),
         );
     }
-    // A refusal to serve it is an answer we can be held to.
+    // The rejection of an unserved request can be compared.
     let status = response["status"].as_u64().unwrap_or_default();
     let acting = request.get("as").is_some();
     let admin = !acting && matches!(request["user"].as_str(), None | Some("admin"));
     let is_held_to = matches!(status, 401 | 404 | 405) || status == 403 && !admin;
-    // Which versions of a group are known is not about nodes.
+    // The known versions of a group do not depend on nodes.
     if is_held_to && !(acting && status == 404) {
         return None;
     }
@@ -55,7 +55,7 @@ pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
     }
 }
 
-/// The reason for a difference that is meant.
+/// Returns the reason for a deliberate difference.
 pub(super) fn reason(
     scenario: &str,
     request: &Value,
@@ -100,7 +100,7 @@ pub(super) fn reason(
     }
 }
 
-/// Leaves in a discovery document what we serve: a client sees there what it can ask for.
+/// Removes what we do not serve from a discovery document.
 pub(super) fn only_served(document: &mut Value) {
     let served = |group: &str, version: &str, plural: &str| {
         let (plural, part) = plural.split_once('/').unwrap_or((plural, ""));
@@ -109,8 +109,8 @@ pub(super) fn only_served(document: &mut Value) {
     };
     match document["kind"].as_str() {
         Some("APIResourceList") => {
-            let of = document["groupVersion"].as_str().unwrap_or_default().to_owned();
-            let (group, version) = of.split_once('/').unwrap_or(("", &of));
+            let group_version = document["groupVersion"].as_str().unwrap_or_default().to_owned();
+            let (group, version) = group_version.split_once('/').unwrap_or(("", &group_version));
             if let Some(resources) = document["resources"].as_array_mut() {
                 resources
                     .retain(|r| served(group, version, r["name"].as_str().unwrap_or_default()));

@@ -1,16 +1,16 @@
-//! Placeholders of the recorder: what they stand for, and binding them.
+//! The recorder's placeholders and their bindings.
 
 use serde_json::Value;
 
 use super::Bound;
 
-/// What placeholders have come to mean in one scenario.
+/// The values of placeholders in one scenario.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
     bound: Bound,
 }
 
-/// A text cut at its placeholders.
+/// A part of a text with placeholders.
 enum Piece<'a> {
     Text(&'a str),
     Placeholder(&'a str),
@@ -30,7 +30,7 @@ const PLAIN: &[&str] = &[
     "<token>",
 ];
 
-/// The placeholder at the start of a text.
+/// Returns the placeholder at the start of a text.
 fn placeholder(text: &str) -> Option<&str> {
     if let Some(plain) = PLAIN.iter().find(|plain| text.starts_with(**plain)) {
         return Some(&text[..plain.len()]);
@@ -64,7 +64,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
 }
 
 impl Bindings {
-    /// The text with what is bound put in.
+    /// Replaces bound placeholders by their values.
     pub(super) fn fill(&self, text: &str) -> String {
         pieces(text)
             .into_iter()
@@ -86,12 +86,12 @@ impl Bindings {
         }
     }
 
-    /// Binds a placeholder to what it is known to stand for.
+    /// Binds a placeholder to a known value.
     pub(super) fn set(&mut self, name: &str, value: &str) {
         self.bound.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Binds the uids in a text that are not bound yet to uids that no object has.
+    /// Binds unbound uids in a text to uids that no object has.
     pub(super) fn invent_uids(&mut self, text: &str) {
         for piece in pieces(text) {
             let Piece::Placeholder(name) = piece else { continue };
@@ -103,7 +103,7 @@ impl Bindings {
         }
     }
 
-    /// Whether a text is what was expected, binding what is met for the first time.
+    /// Compares a text with the expected one, and binds placeholders that occur for the first time.
     pub(super) fn matches(&mut self, expected: &str, got: &str) -> bool {
         let pieces = pieces(expected);
         let mut rest = got;
@@ -137,7 +137,7 @@ impl Bindings {
             return false;
         }
         if name == "<etag>" {
-            // Whichever came last is what a client sends back.
+            // A client sends back the latest value.
             self.bound.insert(name.to_owned(), value.to_owned());
             return true;
         }
@@ -148,7 +148,7 @@ impl Bindings {
         bound == value
     }
 
-    /// A list's or a bookmark's revision may be newer than the object's it was recorded with.
+    /// Compares revisions: a list's or bookmark's may be newer than the recorded one.
     pub(super) fn at_least(&mut self, expected: &str, got: &str) -> bool {
         let Some(bound) = self.bound.get(expected) else {
             return self.matches(expected, got);
@@ -160,7 +160,7 @@ impl Bindings {
     }
 }
 
-/// Whether a value can be what the placeholder stands for.
+/// Reports whether a value has the placeholder's form.
 fn looks_right(name: &str, value: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match name {
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_bind_once_and_hold() {
+    fn placeholders_are_bound_once() {
         let mut bindings = Bindings::default();
         assert!(bindings.matches("a <rv-1>!", "a 7!"));
         assert!(bindings.matches("<rv-1>", "7"));

@@ -1,7 +1,7 @@
-//! The steps of recorded lives: [`act`] does to a pod what the recorder did.
+//! The steps of recorded pods: [`act`] repeats the recorder's action on a pod.
 //!
-//! Steps of groups, which act on the node, are in [`script`](super::script). When a step is made is decided
-//! in [`life`](super::life).
+//! Steps of groups, which act on the node, are in [`script`](super::script).
+//! [`replay`](super::replay) decides when a step runs.
 
 use std::collections::BTreeMap;
 
@@ -10,50 +10,52 @@ use client::kind::{Kind, PODS};
 use client::{DeleteOptions, Error, PatchKind};
 use serde_json::{Value, json};
 
-use super::life::Played;
-use super::stage::Scene;
+use super::replay::ReplayedPod;
+use super::testbed::ReplayContext;
 
-/// A part of a pod that has a process.
+/// A part of a pod with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Process {
     Sandbox,
     Container,
 }
 
-/// Does what a step says, and returns the API's answer if the step asks for one.
+/// Runs a step, and returns the API's response if the step needs one.
 pub(super) async fn act(
-    scene: &Scene,
-    played: &Played,
+    context: &ReplayContext,
+    replayed: &ReplayedPod,
     action: &Value,
 ) -> Result<Option<(u64, String)>> {
-    let (namespace, name) = (played.namespace.as_str(), played.name.as_str());
+    let (namespace, name) = (replayed.namespace.as_str(), replayed.name.as_str());
     if let Some(options) = action.get("delete") {
         let options = DeleteOptions {
             grace_seconds: options["gracePeriodSeconds"].as_i64(),
             ..DeleteOptions::default()
         };
-        // The recorder deletes at the end whether or not the pod is gone.
-        client::ignore_not_found(scene.api.delete(PODS, namespace, name, &options).await)?;
+        // The recorder deletes the pod at the end even if it is gone.
+        client::ignore_not_found(context.api.delete(PODS, namespace, name, &options).await)?;
         return Ok(None);
     }
     if let Some(patch) = action.get("patch") {
         let part = action["subresource"].as_str().unwrap_or_default();
         let kind = PatchKind::StrategicMerge;
-        let answer = scene.api.patch_subresource(PODS, namespace, name, part, kind, patch).await;
+        let answer = context.api.patch_subresource(PODS, namespace, name, part, kind, patch).await;
         return Ok(Some(answered(200, &answer)));
     }
     if let Some([method, path]) = action["api"].as_array().map(Vec::as_slice) {
         let (method, path) = (method.as_str().unwrap_or_default(), path.as_str());
-        return request(scene, method, path.unwrap_or_default(), action).await.map(Some);
+        return request(context, method, path.unwrap_or_default(), action).await.map(Some);
     }
     match action.as_str().unwrap_or_default() {
-        "kill the sandbox process behind the kubelet" => kill(scene, played, Part::Sandbox).await?,
+        "kill the sandbox process behind the kubelet" => {
+            kill(context, replayed, Process::Sandbox).await?
+        }
         "kill the container process behind the kubelet" => {
-            kill(scene, played, Part::Container).await?;
+            kill(context, replayed, Process::Container).await?;
         }
         "remove finalizer" | "remove the finalizer" | "remove finalizers" => {
             let patch = json!({"metadata": {"finalizers": null}});
-            let answer = scene.api.patch(PODS, namespace, name, PatchKind::Merge, &patch).await;
+            let answer = context.api.patch(PODS, namespace, name, PatchKind::Merge, &patch).await;
             return Ok(Some(answered(200, &answer)));
         }
         _ => bail!("a step {action} is not known"),
@@ -68,12 +70,12 @@ fn answered<T>(code: u64, answer: &Result<T, Error>) -> (u64, String) {
     }
 }
 
-/// An object in a path of the API, `/api/v1/namespaces/a/configmaps/b`.
+/// An object by its API path, `/api/v1/namespaces/a/configmaps/b`.
 #[derive(Debug, PartialEq)]
 struct Target<'a> {
     kind: Kind,
     namespace: &'a str,
-    /// Empty for all of them.
+    /// Empty for a collection.
     name: &'a str,
 }
 
@@ -98,11 +100,16 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Sends a request about another object than the pod, such as a config map that it mounts.
-async fn request(scene: &Scene, method: &str, path: &str, action: &Value) -> Result<(u64, String)> {
+/// Sends a request about another object than the pod, such as a mounted config map.
+async fn request(
+    context: &ReplayContext,
+    method: &str,
+    path: &str,
+    action: &Value,
+) -> Result<(u64, String)> {
     let Target { kind, namespace, name } = Target::parse(path)
         .with_context(|| format!("a step asks the API for {path}, which is not served"))?;
-    let (api, body) = (&scene.api, &action["body"]);
+    let (api, body) = (&context.api, &action["body"]);
     Ok(match (method, name) {
         ("POST", "") => answered(201, &api.create(kind, namespace, body).await),
         ("PUT", _) => {
@@ -118,25 +125,26 @@ async fn request(scene: &Scene, method: &str, path: &str, action: &Value) -> Res
         ("DELETE", _) if !name.is_empty() => {
             answered(200, &api.delete(kind, namespace, name, &DeleteOptions::default()).await)
         }
-        _ => bail!("a step asks the API for {method} {path}, which is not played"),
+        _ => bail!("a step asks the API for {method} {path}, which is not replayed"),
     })
 }
 
-/// Ends a process of a pod without the agent.
-async fn kill(scene: &Scene, played: &Played, part: Part) -> Result<()> {
-    let (pod, _) = scene.trace.last(&played.namespace, &played.name).context("there is no pod")?;
+/// Kills a process of a pod without the agent.
+async fn kill(context: &ReplayContext, replayed: &ReplayedPod, process: Process) -> Result<()> {
+    let (pod, _) =
+        context.trace.last(&replayed.namespace, &replayed.name).context("there is no pod")?;
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let told = match part {
-        Part::Sandbox => sandbox_info(&scene.runtime, uid).await?,
-        Part::Container => container_info(&scene.runtime, uid).await?,
+    let info = match process {
+        Process::Sandbox => sandbox_info(&context.runtime, uid).await?,
+        Process::Container => container_info(&context.runtime, uid).await?,
     };
-    let told: Value = serde_json::from_str(told.as_deref().unwrap_or("{}"))?;
-    let process = told["pid"].as_u64().context("the runtime does not say which process it is")?;
+    let info: Value = serde_json::from_str(info.as_deref().unwrap_or("{}"))?;
+    let process = info["pid"].as_u64().context("the runtime reports no process")?;
     let killed = tokio::process::Command::new("kill")
         .args(["-KILL", &process.to_string()])
         .status()
         .await
-        .context("there is no command kill here")?;
+        .context("cannot run the command kill")?;
     anyhow::ensure!(killed.success(), "process {process} cannot be ended");
     Ok(())
 }
@@ -145,7 +153,7 @@ fn of_pod(uid: String) -> BTreeMap<String, String> {
     [("io.kubernetes.pod.uid".to_owned(), uid)].into()
 }
 
-/// The runtime's own information about the newest sandbox of a pod.
+/// Returns the runtime's information about the newest sandbox of a pod.
 async fn sandbox_info(runtime: &cri::Client, uid: String) -> Result<Option<String>> {
     let filter = cri::v1::PodSandboxFilter { label_selector: of_pod(uid), ..Default::default() };
     let request = cri::v1::ListPodSandboxRequest { filter: Some(filter) };
@@ -155,7 +163,7 @@ async fn sandbox_info(runtime: &cri::Client, uid: String) -> Result<Option<Strin
     Ok(runtime.call(request).await?.info.remove("info"))
 }
 
-/// The runtime's own information about the running container of a pod.
+/// Returns the runtime's information about the running container of a pod.
 async fn container_info(runtime: &cri::Client, uid: String) -> Result<Option<String>> {
     let state = cri::v1::ContainerState::ContainerRunning.into();
     let filter = cri::v1::ContainerFilter {

@@ -1,7 +1,7 @@
-//! What the agent asked of the runtime, told by pod: [`Calls`].
+//! The agent's calls to the runtime by pod: [`Calls`].
 //!
-//! Requests are turned into the JSON of the recording, with the description of the protocol that the
-//! crate `cri` was made from. Nothing is compared here.
+//! Requests are converted to the JSON of the recording, with the protocol descriptors that the
+//! crate `cri` is generated from. Nothing is compared here.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use cri::RecordedCall;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::{Value, json};
 
-/// Calls that change something, which are those that the recording has; what asks is left out.
+/// Reports whether a method changes something; the recording has only those.
 pub(super) fn is_kept(method: &str) -> bool {
     matches!(
         method,
@@ -30,14 +30,14 @@ pub(super) fn is_kept(method: &str) -> bool {
     )
 }
 
-/// A call as the recording has it.
+/// A call in the form of the recording.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) container: Option<String>,
     pub(super) attempt: Option<u64>,
     pub(super) request: Value,
-    /// Nothing as long as there is none.
+    /// `None` until the response comes.
     pub(super) response: Option<Value>,
     pub(super) error: Option<(String, String)>,
     pub(super) deadline: Option<u64>,
@@ -52,7 +52,7 @@ impl Calls {
         let pool = DescriptorPool::decode(cri::DESCRIPTION)
             .context("the description of the protocol cannot be read")?;
         let mut calls = Calls::default();
-        // Which pod a sandbox or a container is of, and the container's name.
+        // The pod of each sandbox and container, and the container's name.
         let mut sandboxes: HashMap<String, String> = HashMap::new();
         let mut containers: HashMap<String, (String, String)> = HashMap::new();
         for passed in passed {
@@ -93,10 +93,10 @@ impl Calls {
                 _ => {
                     let sandbox =
                         text(&request["pod_sandbox_id"]).and_then(|id| sandboxes.get(&id).cloned());
-                    let of =
+                    let owner =
                         text(&request["container_id"]).and_then(|id| containers.get(&id).cloned());
-                    container = of.as_ref().map(|(_, name)| name.clone());
-                    sandbox.or(of.map(|(uid, _)| uid))
+                    container = owner.as_ref().map(|(_, name)| name.clone());
+                    sandbox.or(owner.map(|(uid, _)| uid))
                 }
             };
             let Some(uid) = uid else { continue };
@@ -113,12 +113,12 @@ impl Calls {
         Ok(calls)
     }
 
-    pub(super) fn of(&self, uid: &str) -> &[Call] {
+    pub(super) fn for_pod(&self, uid: &str) -> &[Call] {
         self.0.get(uid).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-/// As the recording spells codes.
+/// Spells a code as the recording does.
 fn code_name(code: cri::Code) -> String {
     let mut name = String::new();
     for (index, letter) in format!("{code:?}").char_indices() {
@@ -141,7 +141,7 @@ fn json_of(pool: &DescriptorPool, name: &str, bytes: &[u8]) -> Result<Value> {
     Ok(value)
 }
 
-/// Bytes that are text in the recording: values of variables, and what commands print.
+/// Converts bytes that are text in the recording: values of variables, and output of commands.
 fn as_text(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(as_text),

@@ -1,21 +1,22 @@
-//! Where our agent differs from the recorded kubelet on purpose: [`apart`], and what is right where the
-//! recorded one is wrong: [`wrong_answer`]. Each is in docs/reference/differences.md with its reason.
+//! Deliberate differences from the recorded kubelet: [`split_deliberate`], and the right answer
+//! where the recorded one is wrong: [`wrong_answer`]. docs/reference/differences.md gives the
+//! reason of each.
 
 use serde_json::Value;
 
 use super::super::Difference;
-use super::facts::MIGRATED;
-use super::life::Played;
-use super::stage::Scene;
-use super::{endpoints, figures};
+use super::node_checks::MIGRATED;
+use super::replay::ReplayedPod;
+use super::testbed::ReplayContext;
+use super::{endpoints, metrics};
 
-/// A difference on purpose: how the line's id begins, how the place begins (or, after a `*`, what it has in
-/// it), what of ours has to be in it, and the reason.
+/// A deliberate difference: the start of the line's id, the start of the path (or, after a `*`, a
+/// part of it), a part of our value, and the reason.
 #[rustfmt::skip] // One a line.
 const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("start-refused-policy-changed", "start", MIGRATED, "a changed policy is migrated"),
     ("image-pull-record", "", "no file", "no record of pulled images is kept"),
-    ("metrics-", "metric ", figures::NOT_SERVED, "metrics of upstream's own components"),
+    ("metrics-", "metric ", metrics::NOT_SERVED, "metrics of upstream's own components"),
     ("state-files-", "dra_manager_state", "no file", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/dra_manager_state", "nothing", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/device-plugins", "nothing", "device plugins are not served"),
@@ -25,13 +26,13 @@ const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("directories-", "/var/lib/kubelet/pods-api", "nothing", "the Pods API is not served"),
     ("directories-", "/var/lib/kubelet/image_manager", "nothing", "no record of pulled images is kept"),
     ("directories-", "/var/lib/kubelet/pod-resources/kubelet.sock", "\"600\"", "the mode of a socket shows that only its owner can connect"),
-    ("configz", "kubeletconfig.", endpoints::NOT_TOLD, "fields without effect are omitted"),
+    ("configz", "kubeletconfig.", endpoints::NOT_REPORTED, "fields without effect are omitted"),
     ("stats-summary", "*.psi", "null", "unmeasured pressure is omitted"),
     ("stats-summary", "*.io", "null", "unmeasured pressure is omitted"),
 ];
 
-/// Differences that are mistakes, and those on purpose with their reason.
-pub(super) fn apart(
+/// Separates mistakes from deliberate differences with their reason.
+pub(super) fn split_deliberate(
     id: &str,
     differences: Vec<Difference>,
 ) -> (Vec<Difference>, Vec<(&'static str, Difference)>) {
@@ -55,28 +56,31 @@ fn is_at(place: &str, what: &str) -> bool {
     }
 }
 
-/// Why a life as a whole is another one on purpose, if so.
-pub(super) fn of_life(scene: &Scene, line: &Value, played: &Played) -> Option<&'static str> {
-    if is_evicted_in_its_turn(scene, line, played) {
+/// Returns the reason why a pod differs deliberately as a whole, if it does.
+pub(super) fn of_pod_as_a_whole(
+    context: &ReplayContext,
+    line: &Value,
+    replayed: &ReplayedPod,
+) -> Option<&'static str> {
+    if is_evicted_in_its_turn(context, line, replayed) {
         return Some("running pods are not admitted again");
     }
     mirror_was_deleted(line).then_some("a deleted mirror pod is created again at once")
 }
 
-/// Whether the recorded mirror of a static pod was deleted while the pod ran. Upstream's stays until the pod
-/// is looked at again, within a minute, and then another one comes; ours comes at once, so whoever deletes
-/// it does not wait.
+/// Reports whether the recorded mirror of a static pod was deleted while the pod ran. Upstream
+/// recreates it at the next sync, within a minute; ours recreates it at once.
 fn mirror_was_deleted(line: &Value) -> bool {
     let steps = line["steps"].as_array().into_iter().flatten();
     let mut actions = steps.filter_map(|step| step["action"].as_str());
     actions.any(|action| action.starts_with("delete mirror pod"))
 }
 
-/// Whether the recorded kubelet turned a running pod away, and ours evicted it instead. A kubelet that is
-/// started lets the pods that run in again, and ends those for which there is no room or that its pressure
-/// keeps out; ours leaves them alone, and evicts as many as it takes, one after the other.
-fn is_evicted_in_its_turn(scene: &Scene, line: &Value, played: &Played) -> bool {
-    let ours = scene.trace.whole(&played.namespace, &played.name);
+/// Reports whether the recorded kubelet rejected a running pod and ours evicted it instead. A
+/// starting kubelet admits running pods again and ends those that do not fit or that its pressure
+/// excludes. Ours keeps them, and evicts only as many as necessary, one at a time.
+fn is_evicted_in_its_turn(context: &ReplayContext, line: &Value, replayed: &ReplayedPod) -> bool {
+    let ours = context.trace.whole(&replayed.namespace, &replayed.name);
     was_turned_away(line) && ours.iter().any(|pod| was_evicted(&pod["status"]))
 }
 
@@ -100,9 +104,13 @@ fn was_evicted(status: &Value) -> bool {
         && status["conditions"].as_array().is_some_and(|all| all.iter().any(disrupted))
 }
 
-/// Where ours is not the right answer to a line that records a defect of upstream.
-pub(super) fn wrong_answer(scene: &Scene, line: &Value, played: &Played) -> Option<Difference> {
-    let whole = scene.trace.whole(&played.namespace, &played.name);
+/// Returns the difference from the right answer for a line that records an upstream defect.
+pub(super) fn wrong_answer(
+    context: &ReplayContext,
+    line: &Value,
+    replayed: &ReplayedPod,
+) -> Option<Difference> {
+    let whole = context.trace.whole(&replayed.namespace, &replayed.name);
     let status = whole.last().map(|pod| pod["status"].clone()).unwrap_or_default();
     is_wrong(line["quirk"].as_str().unwrap_or_default(), &status)
 }
@@ -137,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_evicted_pod_has_failed_whatever_its_containers_say() {
+    fn evicted_pod_has_failed_whatever_its_containers_report() {
         let check = |phase: &str, reason: &str, right: bool| {
             let status = json!({"phase": phase, "reason": reason});
             assert_eq!(is_wrong("evicted-exit-0", &status).is_none(), right, "{phase} {reason}");
@@ -149,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ran_and_was_refused_was_turned_away() {
+    fn running_pod_rejected_at_restart_is_recognized() {
         let line = |phase: &str, reason: &str, message: &str| {
             json!({
                 "snapshots": [{"status": {"phase": phase}}],

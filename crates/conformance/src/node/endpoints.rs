@@ -1,20 +1,20 @@
-//! Recorded answers of the kubelet's own server (kind `http`), compared with ours: [`judge`].
+//! Recorded responses of the kubelet's server (kind `http`), compared with ours: [`check`].
 //!
-//! Compared are status, media type, which fields there are of which type, and the values that do not
-//! depend on the machine. Fields beyond the recorded ones are our own affair.
+//! Compared are status, media type, fields with their types, and values that do not depend on the
+//! machine. Additional fields are allowed.
 
 use anyhow::Result;
 use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::super::Difference;
-use super::asker::Told;
-use super::stage::{Scene, Shape};
-use super::tableau::NAMESPACE;
+use super::agent_client::AgentResponse;
+use super::steady_state::NAMESPACE;
+use super::testbed::{NodeVariant, ReplayContext};
 use super::text;
 
-/// How a field of the configuration is told that means nothing to the agent.
-pub(super) const NOT_TOLD: &str = "not told: the agent does not go by it";
+/// The result for a configuration field without effect on the agent.
+pub(super) const NOT_REPORTED: &str = "not reported: without effect on the agent";
 
 fn differ(what: impl Into<String>, expected: &Value, got: &Value) -> Option<Difference> {
     let (expected, got) = (shown(expected), shown(got));
@@ -25,70 +25,79 @@ fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Asks what was asked when the line was recorded, and compares.
-pub(super) async fn judge(scene: &Scene, shape: &Shape, line: &Value) -> Result<Vec<Difference>> {
+/// Repeats the recorded requests and compares the responses.
+pub(super) async fn check(
+    context: &ReplayContext,
+    variant: &NodeVariant,
+    line: &Value,
+) -> Result<Vec<Difference>> {
     let mut found = Vec::new();
     for recorded in line["endpoints"].as_array().into_iter().flatten() {
         let path = text(recorded, "path");
-        let told = scene.ask(shape, Method::GET, path).await?;
-        found.extend(differ(format!("status of {path}"), &recorded["code"], &told.status.into()));
+        let response = context.ask(variant, Method::GET, path).await?;
+        found.extend(differ(
+            format!("status of {path}"),
+            &recorded["code"],
+            &response.status.into(),
+        ));
         let media = &recorded["content_type"];
-        found.extend(differ(format!("media type of {path}"), media, &told.content_type.into()));
-        if told.status == 404 && line["not_found_body"].is_string() {
-            found.extend(differ(path, &line["not_found_body"], &told.body.into()));
+        found.extend(differ(format!("media type of {path}"), media, &response.content_type.into()));
+        if response.status == 404 && line["not_found_body"].is_string() {
+            found.extend(differ(path, &line["not_found_body"], &response.body.into()));
         } else if path == "/healthz" && line["healthz_body"].is_string() {
-            found.extend(differ(path, &line["healthz_body"], &told.body.into()));
+            found.extend(differ(path, &line["healthz_body"], &response.body.into()));
         }
     }
     for recorded in line["requests"].as_array().into_iter().flatten() {
         let path = recorded[0].as_str().unwrap_or_default();
-        let told = scene.ask(shape, Method::GET, path).await?;
-        found.extend(differ(format!("status of {path}"), &recorded[1], &told.status.into()));
-        found.extend(differ(path, &recorded[2], &told.body.into()));
+        let response = context.ask(variant, Method::GET, path).await?;
+        found.extend(differ(format!("status of {path}"), &recorded[1], &response.status.into()));
+        found.extend(differ(path, &recorded[2], &response.body.into()));
     }
-    if let Some([status, said]) = line["run"].as_array().map(Vec::as_slice) {
+    if let Some([status, output]) = line["run"].as_array().map(Vec::as_slice) {
         let first = line["requests"][0][0].as_str().unwrap_or_default();
-        let of = first.trim_start_matches("containerLogs/");
-        let word = said.as_str().unwrap_or_default().trim();
-        let told = scene.ask(shape, Method::POST, &format!("run/{of}?cmd=echo+{word}")).await?;
-        found.extend(differ("status of run", status, &told.status.into()));
-        found.extend(differ("run", said, &told.body.into()));
+        let container = first.trim_start_matches("containerLogs/");
+        let word = output.as_str().unwrap_or_default().trim();
+        let response =
+            context.ask(variant, Method::POST, &format!("run/{container}?cmd=echo+{word}")).await?;
+        found.extend(differ("status of run", status, &response.status.into()));
+        found.extend(differ("run", output, &response.body.into()));
     }
     let path = text(line, "path");
     if !path.is_empty() {
-        let told = scene.ask(shape, Method::GET, path).await?;
-        found.extend(differ(format!("status of {path}"), &200.into(), &told.status.into()));
+        let response = context.ask(variant, Method::GET, path).await?;
+        found.extend(differ(format!("status of {path}"), &200.into(), &response.status.into()));
         if line["content_type"].is_string() {
-            let media = Value::from(told.content_type.as_str());
+            let media = Value::from(response.content_type.as_str());
             found.extend(differ(format!("media type of {path}"), &line["content_type"], &media));
         }
-        found.extend(body(scene, shape, line, path, &told).await?);
+        found.extend(body(context, variant, line, path, &response).await?);
     }
     Ok(found)
 }
 
 async fn body(
-    scene: &Scene,
-    shape: &Shape,
+    context: &ReplayContext,
+    variant: &NodeVariant,
     line: &Value,
     path: &str,
-    told: &Told,
+    response: &AgentResponse,
 ) -> Result<Vec<Difference>> {
     if line["lines"].is_array() {
-        return Ok(lines(line, &told.body));
+        return Ok(lines(line, &response.body));
     }
-    let mut ours = parsed(told);
+    let mut ours = parsed(response);
     let mut found = Vec::new();
     if line["shape"].is_object() {
-        // Rates are made of two samples.
+        // Rates need two samples.
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-        ours = parsed(&scene.ask(shape, Method::GET, path).await?);
+        ours = parsed(&context.ask(variant, Method::GET, path).await?);
         shape_differs(&line["shape"], &kind(&ours), "", &mut found);
         let names: Value = ours["node"]["systemContainers"]
             .as_array()
             .into_iter()
             .flatten()
-            .map(|of| of["name"].clone())
+            .map(|container| container["name"].clone())
             .collect();
         found.extend(differ("systemContainers", &line["system_containers"], &names));
         return Ok(found);
@@ -99,31 +108,31 @@ async fn body(
         }
     }
     if line["example"].is_object() {
-        found.extend(example(scene, &line["example"], &ours));
+        found.extend(example(context, &line["example"], &ours));
     }
     if line["body"].is_object() {
-        configuration(scene, &line["body"], &ours, &mut found);
+        configuration(context, &line["body"], &ours, &mut found);
     }
     Ok(found)
 }
 
-fn parsed(told: &Told) -> Value {
-    serde_json::from_str(&told.body).unwrap_or_default()
+fn parsed(response: &AgentResponse) -> Value {
+    serde_json::from_str(&response.body).unwrap_or_default()
 }
 
-/// One pod of a list, by the same name. When it was seen and written is its own.
-fn example(scene: &Scene, recorded: &Value, ours: &Value) -> Vec<Difference> {
+/// Compares the pod of the same name in a list, without its times.
+fn example(context: &ReplayContext, recorded: &Value, ours: &Value) -> Vec<Difference> {
     let name = &recorded["metadata"]["name"];
     let items = ours["items"].as_array().into_iter().flatten();
     let Some(pod) = items.into_iter().find(|pod| pod["metadata"]["name"] == *name) else {
         return differ("items", name, &Value::Null).into_iter().collect();
     };
     let mut found = Vec::new();
-    scene.template().value(&without_history(recorded), &without_history(pod), "pod", &mut found);
+    context.template().value(&without_history(recorded), &without_history(pod), "pod", &mut found);
     found
 }
 
-/// Without what the API server wrote in between.
+/// Removes fields that the API server wrote.
 fn without_history(pod: &Value) -> Value {
     let mut pod = pod.clone();
     if let Some(metadata) = pod["metadata"].as_object_mut() {
@@ -133,9 +142,14 @@ fn without_history(pod: &Value) -> Value {
     pod
 }
 
-/// Fields of the configuration, where both have one: ports and places are the machine's.
-fn configuration(scene: &Scene, recorded: &Value, ours: &Value, found: &mut Vec<Difference>) {
-    /// What belongs to the recorded machine and not to the configuration.
+/// Compares configuration fields that both have; ports and paths are the machine's.
+fn configuration(
+    context: &ReplayContext,
+    recorded: &Value,
+    ours: &Value,
+    found: &mut Vec<Difference>,
+) {
+    /// Fields of the recorded machine rather than of its configuration.
     const PLACES: &[&str] = &[
         "address",
         "authentication",
@@ -152,10 +166,10 @@ fn configuration(scene: &Scene, recorded: &Value, ours: &Value, found: &mut Vec<
     ];
     let theirs = recorded["kubeletconfig"].as_object().cloned().unwrap_or_default();
     let ours = ours["kubeletconfig"].as_object().cloned().unwrap_or_default();
-    let mut template = scene.template();
+    let mut template = context.template();
     let empty = Map::new();
-    /// What the agent does not go by, and so does not tell unless it was written.
-    const NOT_GONE_BY: &[&str] = &[
+    /// Fields without effect on the agent, which it reports only if they are configured.
+    const WITHOUT_EFFECT: &[&str] = &[
         "configMapAndSecretChangeDetectionStrategy",
         "containerLogMaxWorkers",
         "contentType",
@@ -187,19 +201,19 @@ fn configuration(scene: &Scene, recorded: &Value, ours: &Value, found: &mut Vec<
     ];
     for (name, value) in theirs.iter().filter(|(name, _)| !PLACES.contains(&name.as_str())) {
         let got = ours.get(name).unwrap_or(&Value::Null);
-        // A map that has nothing in it says as much as none.
+        // An empty map is equivalent to none.
         if got.is_null() && value.as_object() == Some(&empty) {
             continue;
         }
-        if got.is_null() && NOT_GONE_BY.contains(&name.as_str()) {
-            found.extend(differ(format!("kubeletconfig.{name}"), value, &NOT_TOLD.into()));
+        if got.is_null() && WITHOUT_EFFECT.contains(&name.as_str()) {
+            found.extend(differ(format!("kubeletconfig.{name}"), value, &NOT_REPORTED.into()));
             continue;
         }
         template.value(value, got, &format!("kubeletconfig.{name}"), found);
     }
 }
 
-/// Which fields there are of which type; of lists, what any of their items has.
+/// Returns the fields with their types; for lists, the union of their items.
 fn kind(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
@@ -241,7 +255,7 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-/// Fields that were recorded and that ours has not, or has of another type.
+/// Collects recorded fields that ours lacks or has with another type.
 fn shape_differs(recorded: &Value, ours: &Value, place: &str, found: &mut Vec<Difference>) {
     match (recorded, ours) {
         (Value::Object(a), Value::Object(b)) => {
@@ -259,8 +273,8 @@ fn shape_differs(recorded: &Value, ours: &Value, place: &str, found: &mut Vec<Di
     }
 }
 
-/// Figures with their help and type: every recorded line has to be there for some pod, and of the pods
-/// of the recording there are no others.
+/// Compares metrics with help and type: every recorded line must exist for some pod, and the
+/// recording's pods must have no others.
 fn lines(line: &Value, text: &str) -> Vec<Difference> {
     let wanted: Vec<&str> =
         line["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -283,7 +297,7 @@ fn lines(line: &Value, text: &str) -> Vec<Difference> {
     found
 }
 
-/// A line with placeholders for the pod, the value and the time.
+/// Replaces pod, value and time in a line by placeholders.
 fn sample(line: &str) -> String {
     if line.starts_with('#') {
         return line.to_owned();
@@ -314,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_missing_or_too_many_are_told() {
+    fn missing_and_surplus_lines_are_reported() {
         let line = json!({"lines": ["a{namespace=\"lives2\",pod=\"<POD>\"} <VALUE>", "b <VALUE>"]});
         let text = "a{namespace=\"lives2\",pod=\"p\"} 1\nb 2\nc{namespace=\"other\"} 3\n";
         assert!(lines(&line, text).is_empty());
         let found = lines(&line, "b 2\nc{namespace=\"lives2\"} 3\n");
-        let told: Vec<&str> = found.iter().map(|found| found.got.as_str()).collect();
-        assert_eq!(told, ["none", "c{namespace=\"lives2\"} <VALUE>"]);
+        let got: Vec<&str> = found.iter().map(|found| found.got.as_str()).collect();
+        assert_eq!(got, ["none", "c{namespace=\"lives2\"} <VALUE>"]);
     }
 
     #[test]
@@ -332,7 +346,7 @@ mod tests {
         assert!(found.is_empty(), "{found:?}");
         let wanted = json!({"t": "string", "l": [{"c": "number"}]});
         shape_differs(&wanted, &ours, "", &mut found);
-        let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
-        assert_eq!(told, ["shape.l[].c", "shape.t"]);
+        let response: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+        assert_eq!(response, ["shape.l[].c", "shape.t"]);
     }
 }

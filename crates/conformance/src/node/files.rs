@@ -1,8 +1,8 @@
-//! Recorded files of a kubelet: what its managers and its allocations have written (kind `state-files`),
-//! and everything in its directory and beside its logs (kind `directories`), compared with ours.
+//! Recorded files of a kubelet, compared with ours: those of its managers and allocations (kind
+//! `state-files`), and everything in its directory and next to its logs (kind `directories`).
 //!
-//! Files of the managers are compared byte for byte. Allocations carry the pods' uids and a checksum over
-//! them, so they are compared by what they say of the pods of the recording.
+//! Manager files are compared byte for byte. Allocations contain uids of pods and a checksum over
+//! them, so they are compared by pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,16 +12,16 @@ use host::os::owners;
 use serde_json::{Map, Value, json};
 
 use super::super::Difference;
-use super::stage::Scene;
-use super::tableau::Tableau;
+use super::steady_state::SteadyState;
+use super::testbed::ReplayContext;
 use super::text;
 
-/// Files that say the same of the same pods, byte for byte.
+/// Files compared byte for byte.
 const EXACT: &[&str] = &["cpu_manager_state", "memory_manager_state"];
-/// Files with the uids of all pods in them.
+/// Files with the uids of all pods.
 const OF_PODS: &[&str] = &["allocated_pods_state", "actuated_pods_state"];
 
-/// The files of the managers as they are.
+/// Reads the manager files.
 pub(super) fn state(root: &Path) -> BTreeMap<String, String> {
     let read = |name: &&str| {
         let text = std::fs::read_to_string(root.join(name)).ok()?;
@@ -39,10 +39,10 @@ fn differ(what: &str, expected: &str, got: Option<&String>) -> Option<Difference
     })
 }
 
-/// Compares the files while pods stand, and the ones there were before.
+/// Compares the files while pods run with the recorded ones.
 pub(super) fn state_differs(
     root: &Path,
-    tableau: &Tableau,
+    steady_state: &SteadyState,
     line: &Value,
     before: &BTreeMap<String, String>,
 ) -> Vec<Difference> {
@@ -57,23 +57,23 @@ pub(super) fn state_differs(
         let recorded = recorded.as_str().unwrap_or_default();
         let ours = now.get(name);
         if OF_PODS.contains(&name.as_str()) {
-            found.extend(allocations_differ(name, recorded, ours, tableau));
+            found.extend(allocations_differ(name, recorded, ours, steady_state));
         } else {
             let uids = &line["uids"];
-            let ours = ours.map(|ours| with_uids(ours, recorded, uids, tableau));
+            let ours = ours.map(|ours| with_uids(ours, recorded, uids, steady_state));
             found.extend(differ(name, recorded, ours.as_ref()));
         }
     }
     found
 }
 
-/// Our file with the recording's uids. Its checksums cover the uids, and ours were checked when it was
-/// written and will be when it is read, so that they are taken over where the rest is the same.
-fn with_uids(ours: &str, recorded: &str, uids: &Value, tableau: &Tableau) -> String {
+/// Replaces our uids by the recorded ones. Checksums cover the uids and are verified on reading, so
+/// the recorded ones are used if the rest is equal.
+fn with_uids(ours: &str, recorded: &str, uids: &Value, steady_state: &SteadyState) -> String {
     let mut text = ours.to_owned();
     let mut changed = false;
     for (name, uid) in uids.as_object().into_iter().flatten() {
-        if let (Some(here), Some(there)) = (tableau.uids.get(name), uid.as_str()) {
+        if let (Some(here), Some(there)) = (steady_state.uids.get(name), uid.as_str()) {
             changed |= text.contains(here);
             text = text.replace(here, there);
         }
@@ -99,7 +99,7 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What a file of allocations says of pods, by uid.
+/// Returns the entries of an allocation file by uid.
 fn entries(file: &str) -> Map<String, Value> {
     let file: Value = serde_json::from_str(file).unwrap_or_default();
     let data: Value = serde_json::from_str(text_of(&file["data"])).unwrap_or_default();
@@ -110,12 +110,12 @@ fn allocations_differ(
     name: &str,
     recorded: &str,
     ours: Option<&String>,
-    tableau: &Tableau,
+    steady_state: &SteadyState,
 ) -> Vec<Difference> {
     let Some(ours) = ours else {
         return differ(name, "to be there", None).into_iter().collect();
     };
-    let (theirs, ours) = (entries(recorded), entries(&tableau.named(ours)));
+    let (theirs, ours) = (entries(recorded), entries(&steady_state.named(ours)));
     let mut found = Vec::new();
     for (pod, wanted) in theirs.iter().filter(|(pod, _)| pod.starts_with("<UID:")) {
         let got = ours.get(pod).unwrap_or(&Value::Null);
@@ -130,7 +130,7 @@ fn allocations_differ(
     found
 }
 
-/// Without fields that say nothing.
+/// Removes empty fields.
 fn without_nothing(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -144,7 +144,7 @@ fn without_nothing(value: &Value) -> Value {
     }
 }
 
-/// Compares the files when the pods are gone.
+/// Compares the files after the pods are deleted.
 pub(super) fn state_after(root: &Path, line: &Value) -> Vec<Difference> {
     let now = state(root);
     let each = EXACT.iter().filter_map(|name| {
@@ -154,7 +154,7 @@ pub(super) fn state_after(root: &Path, line: &Value) -> Vec<Difference> {
     each.collect()
 }
 
-/// A file of another kind, by where it was.
+/// Compares another file by its path.
 pub(super) fn record(root: &Path, line: &Value) -> Vec<Difference> {
     let path = text(line, "path");
     let directory = Path::new(path).parent().unwrap_or(Path::new(""));
@@ -170,10 +170,10 @@ pub(super) fn record(root: &Path, line: &Value) -> Vec<Difference> {
     }
 }
 
-/// What there is of a file: `[kind, mode, gid, target]`.
+/// The properties of a file: `[kind, mode, gid, target]`.
 type Entry = (String, String, Option<u64>, String);
 
-/// Everything below a directory, by path under the name that the directory has in the recording.
+/// Lists everything below a directory, under the recorded directory name.
 fn listed(directory: &Path, called: &str, into: &mut BTreeMap<String, Entry>) {
     let mut open = vec![(directory.to_owned(), called.to_owned())];
     while let Some((path, called)) = open.pop() {
@@ -198,9 +198,9 @@ fn listed(directory: &Path, called: &str, into: &mut BTreeMap<String, Entry>) {
     }
 }
 
-/// A path with the recording's placeholders.
-fn named(tableau: &Tableau, path: &str) -> String {
-    let path = tableau.named(path);
+/// Replaces ids in a path by the recording's placeholders.
+fn named(steady_state: &SteadyState, path: &str) -> String {
+    let path = steady_state.named(path);
     let is_hash = |text: &str| text.len() == 8 && text.chars().all(|c| c.is_ascii_hexdigit());
     let parts = path.split('/').map(|part| match part.strip_prefix("..") {
         Some(stamp) if stamp.starts_with(|c: char| c.is_ascii_digit()) => "..<STAMP>",
@@ -210,38 +210,38 @@ fn named(tableau: &Tableau, path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Compares files and directories while pods stand.
+/// Compares files and directories while pods run.
 pub(super) fn tree_differs(
-    scene: &Scene,
+    context: &ReplayContext,
     root: &Path,
-    tableau: &Tableau,
+    steady_state: &SteadyState,
     line: &Value,
 ) -> Vec<Difference> {
-    let (logs, links) = scene.logs();
+    let (logs, links) = context.logs();
     let mut found = BTreeMap::new();
     listed(root, "/var/lib/kubelet", &mut found);
-    listed(&scene.manifests(), "/var/lib/kubelet/static-pods", &mut found);
+    listed(&context.manifests(), "/var/lib/kubelet/static-pods", &mut found);
     listed(&logs, "/var/log/pods", &mut found);
     listed(&links, "/var/log/containers", &mut found);
-    let template = scene.template();
+    let template = context.template();
     let ours = found.into_iter().map(|(path, (kind, mode, group, target))| {
-        let target = named(tableau, &template.localised(&target));
-        (named(tableau, &path), (kind, mode, group, target))
+        let target = named(steady_state, &template.localised(&target));
+        (named(steady_state, &path), (kind, mode, group, target))
     });
     let ours = ours.collect();
     let recorded = ["root", "logs"].iter().filter_map(|list| line[*list].as_array()).flatten();
     differences(&recorded.cloned().collect::<Vec<_>>(), &ours)
 }
 
-/// Recorded entries that are not there, or are something else; and entries beside recorded ones in the
-/// directories of the recording's pods.
+/// Returns recorded entries that are missing or different, and surplus entries in the directories
+/// of recorded pods.
 fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let mut pods = BTreeSet::new();
     for entry in recorded {
         let path = text_of(&entry[0]);
-        // Pods that were there before and left something are not played.
+        // Remains of earlier pods are not replayed.
         if path.contains("<UID>") || path.contains("<ID-") {
             continue;
         }
@@ -261,7 +261,7 @@ fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Differ
         let recorded_mode = text_of(&entry[2]);
         let mut got = json!([path, kind, mode, group]);
         let mut wanted = json!([path, entry[1], recorded_mode, entry[3]]);
-        // Where the recorder could not read it.
+        // The recorder could not read the mode.
         if recorded_mode.is_empty() {
             (got, wanted) = (json!([path, kind]), json!([path, entry[1]]));
         }
@@ -295,14 +295,14 @@ fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Differ
 mod tests {
     use super::*;
 
-    fn tableau() -> Tableau {
-        let mut tableau = Tableau::default();
-        tableau.uids.insert("p".to_owned(), "1111-2222".to_owned());
-        tableau
+    fn steady_state() -> SteadyState {
+        let mut steady_state = SteadyState::default();
+        steady_state.uids.insert("p".to_owned(), "1111-2222".to_owned());
+        steady_state
     }
 
     #[test]
-    fn state_is_compared_byte_for_byte_but_for_uids() {
+    fn state_is_compared_byte_for_byte_except_uids() {
         let file = |uid: &str, cpus: &str, sum: u64| {
             let entries = json!({uid: {"c": cpus}});
             let data = json!({"entries": entries}).to_string();
@@ -311,13 +311,13 @@ mod tests {
         };
         let recorded = file("9999-0000", "1", 5);
         let uids = json!({"p": "9999-0000"});
-        let ours = with_uids(&file("1111-2222", "1", 7), &recorded, &uids, &tableau());
+        let ours = with_uids(&file("1111-2222", "1", 7), &recorded, &uids, &steady_state());
         assert_eq!(ours, recorded);
-        let ours = with_uids(&file("1111-2222", "0", 7), &recorded, &uids, &tableau());
+        let ours = with_uids(&file("1111-2222", "0", 7), &recorded, &uids, &steady_state());
         assert_ne!(ours, recorded);
-        // Without a uid in it the checksum has to be the same.
+        // Without a uid the checksum must be equal.
         assert_ne!(
-            with_uids(&file("x", "1", 7), &file("x", "1", 5), &uids, &tableau()),
+            with_uids(&file("x", "1", 7), &file("x", "1", 5), &uids, &steady_state()),
             file("x", "1", 5)
         );
     }
@@ -325,18 +325,19 @@ mod tests {
     #[test]
     fn allocations_are_compared_by_pod() {
         let file = |uid: &str, cpu: &str| {
-            let of = json!({"ContainerResources": {"c": {"limits": {"cpu": cpu}}}, "PodLevelResources": null});
-            json!({"data": json!({"entries": {uid: of, "<UID>": {}}}).to_string()}).to_string()
+            let resources = json!({"ContainerResources": {"c": {"limits": {"cpu": cpu}}}, "PodLevelResources": null});
+            json!({"data": json!({"entries": {uid: resources, "<UID>": {}}}).to_string()})
+                .to_string()
         };
         let recorded = file("<UID:p>", "1");
         let check = |ours: &str, count: usize| {
-            let found = allocations_differ("f", &recorded, Some(&ours.to_owned()), &tableau());
+            let found = allocations_differ("f", &recorded, Some(&ours.to_owned()), &steady_state());
             assert_eq!(found.len(), count, "{found:?}");
         };
         check(&file("1111-2222", "1"), 0);
         check(&file("1111-2222", "2"), 1);
         check(&file("3333", "1"), 1);
-        assert_eq!(allocations_differ("f", &recorded, None, &tableau()).len(), 1);
+        assert_eq!(allocations_differ("f", &recorded, None, &steady_state()).len(), 1);
     }
 
     #[test]
@@ -364,15 +365,15 @@ mod tests {
         ours.insert("/k/pods/<UID:p>/more".to_owned(), entry("file", "600", ""));
         ours.remove("/k/pods/<UID:p>/..data");
         let found = differences(&recorded, &ours);
-        let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+        let paths: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
         let names = ["/l", "/..data", "/more"].map(|name| format!("/k/pods/<UID:p>{name}"));
-        assert_eq!(told, ["/k/a", &names[0], &names[1], &names[2]]);
+        assert_eq!(paths, ["/k/a", &names[0], &names[1], &names[2]]);
     }
 
     #[test]
     fn paths_get_the_recordings_placeholders() {
-        let path = named(&tableau(), "/k/pods/1111-2222/v/..2026_01_01/12ab34cd");
+        let path = named(&steady_state(), "/k/pods/1111-2222/v/..2026_01_01/12ab34cd");
         assert_eq!(path, "/k/pods/<UID:p>/v/..<STAMP>/<RAND>");
-        assert_eq!(named(&tableau(), "/k/..data"), "/k/..data");
+        assert_eq!(named(&steady_state(), "/k/..data"), "/k/..data");
     }
 }

@@ -1,29 +1,29 @@
-//! What was in the recorded cluster before any pod: namespaces, and in them a ServiceAccount, a ConfigMap, a
-//! Secret, a Service.
+//! The objects of the recorded cluster before any pod: namespaces with a ServiceAccount, a
+//! ConfigMap, a Secret and a Service.
 
 use anyhow::Result;
 use client::kind::{CONFIG_MAPS, Kind, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, SERVICES};
 use serde_json::{Value, json};
 
-use super::stage::Scene;
+use super::testbed::ReplayContext;
 
-/// Makes them.
-pub(super) async fn make(scene: &Scene) -> Result<()> {
+/// Creates the objects.
+pub(super) async fn make(context: &ReplayContext) -> Result<()> {
     for namespace in ["lives", "lives2"] {
         let object = json!({"metadata": {"name": namespace}});
-        create(scene, NAMESPACES, "", &object).await?;
+        create(context, NAMESPACES, "", &object).await?;
         let account = json!({"metadata": {"name": "default"}});
-        create(scene, SERVICE_ACCOUNTS, namespace, &account).await?;
+        create(context, SERVICE_ACCOUNTS, namespace, &account).await?;
         let mut data = json!({"key1": "value1"});
         if namespace == "lives" {
             data["key2"] = "value2".into();
             data["file.conf"] = "a=1\nb=2\n".into();
         }
         let object = json!({"metadata": {"name": "cm1"}, "data": data});
-        create(scene, CONFIG_MAPS, namespace, &object).await?;
+        create(context, CONFIG_MAPS, namespace, &object).await?;
         let secret = json!({"user": "admin", "pass": "s3cret"});
         let object = json!({"metadata": {"name": "sec1"}, "stringData": secret});
-        create(scene, SECRETS, namespace, &object).await?;
+        create(context, SECRETS, namespace, &object).await?;
     }
     let ports = json!([
         {"name": "sql", "port": 5432, "protocol": "TCP"},
@@ -33,10 +33,15 @@ pub(super) async fn make(scene: &Scene) -> Result<()> {
         "metadata": {"name": "my-db"},
         "spec": {"clusterIP": "10.0.0.77", "ports": ports, "selector": {"app": "db"}},
     });
-    create(scene, SERVICES, "lives", &object).await
+    create(context, SERVICES, "lives", &object).await
 }
 
-async fn create(scene: &Scene, kind: Kind, namespace: &str, object: &Value) -> Result<()> {
-    scene.api.create(kind, namespace, object).await?;
+async fn create(
+    context: &ReplayContext,
+    kind: Kind,
+    namespace: &str,
+    object: &Value,
+) -> Result<()> {
+    context.api.create(kind, namespace, object).await?;
     Ok(())
 }

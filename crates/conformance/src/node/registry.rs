@@ -1,23 +1,24 @@
-//! A registry of images where the recording's was, as far as that refused: [`Registry`].
+//! An image registry at the recorded address that rejects every pull: [`Registry`].
 //!
-//! It has nothing, and what is private is for nobody. Images that the recorded one gave out are not here.
+//! It has no images, and private ones require credentials. Images that the recorded one served are
+//! not available.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Where the recorded one listened, which pods name.
+/// The recorded address, which pods name.
 pub(super) const ADDRESS: &str = "127.0.0.1:23990";
 
-/// The longest request that is read, in bytes: those of runtimes have a few headers.
+/// Maximum size of a request in bytes: runtimes send only a few headers.
 const LONGEST: usize = 16 * 1024;
 
-/// Ends when it is dropped.
+/// Stops when it is dropped.
 #[derive(Debug)]
 pub(super) struct Registry(JoinHandle<()>);
 
 impl Registry {
-    /// Begins to listen; none where somebody else does already.
+    /// Starts listening; `None` if the port is in use.
     pub(super) async fn start() -> Option<Registry> {
         let listener = TcpListener::bind(ADDRESS).await.ok()?;
         let serving = tokio::spawn(async move {
@@ -35,7 +36,7 @@ impl Drop for Registry {
     }
 }
 
-/// Answers one request; whoever has another one comes again.
+/// Responds to one request and closes the connection.
 async fn serve(mut connection: TcpStream) {
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
@@ -48,7 +49,7 @@ async fn serve(mut connection: TcpStream) {
     let path = line.split(' ').nth(1).unwrap_or_default();
     let text =
         format!("HTTP/1.1 {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", status(path));
-    // Who has gone does not wait for it.
+    // The client may have disconnected.
     let _ = connection.write_all(text.as_bytes()).await;
 }
 
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_private_is_refused_and_the_rest_is_not_there() {
+    fn private_images_are_denied_and_others_not_found() {
         let table = [
             ("/v2/", "200 OK"),
             ("/v2/private/x/manifests/1", "401 Unauthorized"),

@@ -1,9 +1,9 @@
-//! Recorded requests to the runtime (`cri.jsonl`), compared with ours field for field: [`judge`].
+//! Recorded runtime requests (`cri.jsonl`), compared with ours field by field: [`check`].
 //!
-//! A line's pod is one of `pods.jsonl` if that has the same id, or else is played by itself: created,
-//! bound, and deleted when everything has been started that was recorded. Requests of one method for one
-//! container are compared in their order. The order of variables that come from services carries no
-//! meaning, nor does when what has ended is cleared away.
+//! The pod of a line is that of `pods.jsonl` with the same id, or is replayed separately: created,
+//! bound, and deleted when all recorded containers have started. Requests of one method for one
+//! container are compared in order. The order of service variables and the time of clean-up are not
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 
 use super::super::{Difference, Outcome};
 use super::calls::{Call, Calls};
-use super::life::{self, Played};
-use super::stage::{PATIENCE, Scene};
+use super::replay::{self, ReplayedPod};
+use super::testbed::{ReplayContext, TIMEOUT};
 use super::{NOT_SHARED, not_served, outcome, text};
 
-/// What a probe may take to be asked for the first time. Recorded periods are a few seconds.
-const FIRST_ASK: Duration = Duration::from_secs(15);
+/// Timeout of the first probe. Recorded periods are a few seconds.
+const FIRST_PROBE: Duration = Duration::from_secs(15);
 
-/// Which calls are compared.
+/// The compared calls.
 const COMPARED: &[&str] = &[
     "RunPodSandbox",
     "CreateContainer",
@@ -32,8 +32,9 @@ const COMPARED: &[&str] = &[
     "PullImage",
 ];
 
-/// Why a line cannot be played, if so. `of_pods` says whether its pod is among those of `pods.jsonl`.
-pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
+/// Returns the reason why a line cannot be replayed, if any. `of_pods` is true if `pods.jsonl` has
+/// its pod.
+pub(super) fn skip_reason(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
     match text(line, "kind") {
         "pod" | "deadlines" => {}
         "cadence" | "start" => {
@@ -47,7 +48,7 @@ pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&
     }
     let calls = line["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     if calls.iter().any(|call| text(call, "call").starts_with("Update")) {
-        return Some("the recording does not say how the pod was resized");
+        return Some("the recording lacks the resize of the pod");
     }
     let names: BTreeSet<&str> = ["containers", "initContainers"]
         .iter()
@@ -59,7 +60,7 @@ pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&
         return Some("the recording does not have a container that was added later");
     }
     if manifest["metadata"]["namespace"] == "lives2" {
-        return Some("the recording does not say which node it was on");
+        return Some("the recording lacks the node");
     }
     if !network && manifest["spec"]["hostNetwork"] != true {
         return Some("the runtime has no network for pods");
@@ -67,58 +68,59 @@ pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&
     None
 }
 
-/// Plays a line by itself.
-pub(super) async fn play(scene: &Scene, recorded: &Value) -> Result<Played> {
+/// Replays a line separately.
+pub(super) async fn replay(context: &ReplayContext, recorded: &Value) -> Result<ReplayedPod> {
     let line = without_times(recorded);
-    let played = life::create_and_bind(scene, &line).await?;
+    let replayed = replay::create_and_bind(context, &line).await?;
     let started = || {
-        let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+        let Some((pod, _)) = context.trace.last(&replayed.namespace, &replayed.name) else {
             return false;
         };
         let uid = text(&pod["metadata"], "uid").to_owned();
-        Calls::read(&scene.passage.since(0))
-            .is_ok_and(|calls| has_come_as_far(recorded, &pod, calls.of(&uid)))
+        Calls::read(&context.passage.since(0))
+            .is_ok_and(|calls| has_made_recorded_calls(recorded, &pod, calls.for_pod(&uid)))
     };
-    life::wait(scene, PATIENCE, Duration::from_secs(1), started).await;
-    if is_asked(&line) {
-        // Its first turn comes by chance within the period: it does not have to come at once.
-        let asked = || {
-            let last = scene.trace.last(&played.namespace, &played.name);
+    replay::wait(context, TIMEOUT, Duration::from_secs(1), started).await;
+    if has_exec_probe(&line) {
+        // The first probe runs at a random time within the period.
+        let was_probed = || {
+            let last = context.trace.last(&replayed.namespace, &replayed.name);
             let uid = last.map(|(pod, _)| text(&pod["metadata"], "uid").to_owned());
-            let calls = Calls::read(&scene.passage.since(0));
+            let calls = Calls::read(&context.passage.since(0));
             calls.ok().zip(uid).is_some_and(|(calls, uid)| {
-                calls.of(&uid).iter().any(|call| call.method == "ExecSync")
+                calls.for_pod(&uid).iter().any(|call| call.method == "ExecSync")
             })
         };
         let looking = async {
-            while !asked() {
+            while !was_probed() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let _ = tokio::time::timeout(FIRST_ASK, looking).await;
+        let _ = tokio::time::timeout(FIRST_PROBE, looking).await;
     }
-    super::action::act(scene, &played, &serde_json::json!({"delete": {}})).await?;
-    let gone = || scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
-    life::wait(scene, PATIENCE, Duration::ZERO, gone).await;
-    Ok(played)
+    super::action::act(context, &replayed, &serde_json::json!({"delete": {}})).await?;
+    let gone =
+        || context.trace.last(&replayed.namespace, &replayed.name).is_some_and(|(_, gone)| gone);
+    replay::wait(context, TIMEOUT, Duration::ZERO, gone).await;
+    Ok(replayed)
 }
 
-/// The line as one of `pods.jsonl` without anything recorded. The manifest may not say the namespace; the
-/// requests do.
+/// Turns the line into one of `pods.jsonl` without recorded states. A namespace that the manifest
+/// lacks comes from the requests.
 fn without_times(line: &Value) -> Value {
     let mut manifest = line["manifest"].clone();
     let calls = line["calls"].as_array().into_iter().flatten();
-    let mut said = calls.map(|call| &call["request"]["config"]["metadata"]["namespace"]);
+    let mut namespaces = calls.map(|call| &call["request"]["config"]["metadata"]["namespace"]);
     if manifest["metadata"]["namespace"].is_null()
-        && let Some(namespace) = said.find(|said| said.is_string())
+        && let Some(namespace) = namespaces.find(|namespace| namespace.is_string())
     {
         manifest["metadata"]["namespace"] = namespace.clone();
     }
     serde_json::json!({"id": line["id"], "manifest": manifest, "objects": line["objects"]})
 }
 
-/// Whether a container is asked by a command how it is.
-fn is_asked(line: &Value) -> bool {
+/// Reports whether a container has an exec probe.
+fn has_exec_probe(line: &Value) -> bool {
     let spec = &line["manifest"]["spec"];
     let lists = ["containers", "initContainers"];
     let mut containers = lists.iter().flat_map(|list| spec[*list].as_array().into_iter().flatten());
@@ -128,9 +130,9 @@ fn is_asked(line: &Value) -> bool {
     })
 }
 
-/// Whether as much has been asked for a pod as was recorded: everything was started and pulled, and what
-/// never started was at least tried.
-fn has_come_as_far(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
+/// Reports whether the recorded calls were made for a pod: everything was pulled and started, and
+/// failing starts were tried at least once.
+fn has_made_recorded_calls(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
     let theirs = recorded["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let wanted = |method: &str| theirs.iter().filter(|call| text(call, "call") == method).count();
     let done = |method: &str| ours.iter().filter(|call| call.method == method).count();
@@ -141,33 +143,33 @@ fn has_come_as_far(recorded: &Value, pod: &Value, ours: &[Call]) -> bool {
 }
 
 /// Compares the requests of a line.
-pub(super) fn judge(
-    scene: &Scene,
+pub(super) fn check(
+    context: &ReplayContext,
     line: &Value,
-    played: &Result<Played>,
+    replayed: &Result<ReplayedPod>,
     calls: &Calls,
 ) -> Outcome {
     let kind = format!("cri/{}", text(line, "kind"));
-    let played = match played {
-        Ok(played) => played,
+    let replayed = match replayed {
+        Ok(replayed) => replayed,
         Err(error) => {
-            let (what, expected) = ("the pod".to_owned(), "to be played".to_owned());
+            let (what, expected) = ("the pod".to_owned(), "to be replayed".to_owned());
             let got = format!("{error:#}");
             return outcome(kind, line, vec![Difference { what, expected, got }]);
         }
     };
-    let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+    let Some((pod, _)) = context.trace.last(&replayed.namespace, &replayed.name) else {
         return not_served(kind, text(line, "id"), "there was no pod");
     };
-    if scene.says_of(played, NOT_SHARED.0) {
+    if context.has_event_containing(replayed, NOT_SHARED.0) {
         return not_served(kind, text(line, "id"), NOT_SHARED.1);
     }
     let uid = text(&pod["metadata"], "uid");
-    let mut template = scene.template();
+    let mut template = context.template();
     let _ = template.text("<UID>", uid);
     let mut found = Vec::new();
     let mut ours: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
-    for call in calls.of(uid) {
+    for call in calls.for_pod(uid) {
         let container = call.container.as_deref().unwrap_or_default();
         ours.entry((call.method, container)).or_default().push(call);
     }
@@ -177,8 +179,8 @@ pub(super) fn judge(
         if !COMPARED.contains(&key.0) {
             continue;
         }
-        // Upstream changes limits and requests one after the other, and tells the runtime in between;
-        // what counts is what it is told in the end.
+        // Upstream changes limits and requests one after the other with an update in between; only
+        // the last update is compared.
         if key.0.starts_with("Update") && !is_last(line, recorded) {
             continue;
         }
@@ -205,7 +207,7 @@ pub(super) fn judge(
         without_absent_services(&wanted, &mut got);
         template.value(&wanted, &got, &place, &mut found);
         if let Some(response) = &call.response {
-            // For the ids in it, which later requests name.
+            // Binds the ids in it, which later requests use.
             template.value(&recorded["response"], response, &place, &mut Vec::new());
         }
         if let Some(deadline) = recorded["deadline_s"].as_u64()
@@ -219,12 +221,12 @@ pub(super) fn judge(
     outcome(kind, line, found)
 }
 
-/// Whether a call was made again because it could not be done, which happens as often as there is time for.
+/// Reports whether a call is a retry; the number of retries depends on the time.
 fn is_another_try(recorded: &Value, index: usize) -> bool {
     index > 0 && recorded["error"].is_object()
 }
 
-/// Whether no other call of the same method for the same container follows.
+/// Reports whether no other call of the same method for the same container follows.
 fn is_last(line: &Value, call: &Value) -> bool {
     let calls = line["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
     let same =
@@ -232,8 +234,8 @@ fn is_last(line: &Value, call: &Value) -> bool {
     calls.iter().rfind(same).is_some_and(|last| std::ptr::eq(last, call))
 }
 
-/// The recorded request with the container's own variables as they are written: upstream sends them in the
-/// order of a map, which is none, and we in the manifest's.
+/// Sorts the container's own variables in the recorded request as in the manifest: upstream sends
+/// them in random order, ours keeps the manifest's.
 fn in_order_of(mut request: Value, own: &[String]) -> Value {
     if let Some(list) = request.pointer_mut("/config/envs/own").and_then(Value::as_array_mut) {
         list.sort_by_key(|variable| own.iter().position(|name| name == text(variable, "key")));
@@ -241,22 +243,24 @@ fn in_order_of(mut request: Value, own: &[String]) -> Value {
     request
 }
 
-/// Takes away what comes of the recording's Service where it was not there yet.
+/// Removes variables of the recorded Service if it did not exist yet.
 fn without_absent_services(wanted: &Value, got: &mut Value) {
-    const OF_SERVICE: &str = "MY_DB_";
-    let of =
+    const SERVICE_PREFIX: &str = "MY_DB_";
+    let services_in =
         |request: &Value| request.pointer("/config/envs/services").cloned().unwrap_or_default();
     let there = |services: &Value| {
-        services.as_object().is_some_and(|all| all.keys().any(|name| name.starts_with(OF_SERVICE)))
+        services
+            .as_object()
+            .is_some_and(|all| all.keys().any(|name| name.starts_with(SERVICE_PREFIX)))
     };
-    if !there(&of(wanted))
+    if !there(&services_in(wanted))
         && let Some(ours) = got.pointer_mut("/config/envs/services").and_then(Value::as_object_mut)
     {
-        ours.retain(|name, _| !name.starts_with(OF_SERVICE));
+        ours.retain(|name, _| !name.starts_with(SERVICE_PREFIX));
     }
 }
 
-/// Names of variables that a container has of its own, in their order.
+/// Returns the names of a container's own variables, in order.
 fn own_variables(manifest: &Value, container: &str) -> Vec<String> {
     ["containers", "initContainers"]
         .iter()
@@ -267,7 +271,7 @@ fn own_variables(manifest: &Value, container: &str) -> Vec<String> {
         .collect()
 }
 
-/// A request with variables of services by name, behind the container's own.
+/// Sorts service variables by name, after the container's own.
 fn prepared(request: &Value, own: &[String]) -> Value {
     let mut request = request.clone();
     let Some(envs) = request.pointer_mut("/config/envs").and_then(Value::as_array_mut) else {
@@ -284,13 +288,13 @@ fn prepared(request: &Value, own: &[String]) -> Value {
     request
 }
 
-/// Compares what was said to be waited for, by method.
+/// Compares the deadlines of calls by method.
 pub(super) fn deadlines(line: &Value, passed: &[cri::RecordedCall]) -> Outcome {
     let mut found = Vec::new();
     for (method, seconds) in line["seconds"].as_object().into_iter().flatten() {
         let recorded: BTreeSet<u64> =
             seconds.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
-        // Those with several depend on what was asked.
+        // Methods with several deadlines depend on the request.
         let [wanted] = recorded.iter().copied().collect::<Vec<_>>()[..] else { continue };
         let ours: BTreeSet<u64> = passed
             .iter()
@@ -312,23 +316,26 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn own_variables_keep_their_order_and_those_of_services_have_none() {
+    fn own_variables_are_ordered_and_service_variables_are_not() {
         let manifest = json!({"spec": {"containers": [
             {"name": "c", "env": [{"name": "B"}, {"name": "A"}]},
         ]}});
         let own = own_variables(&manifest, "c");
-        let of = |keys: &[&str]| {
+        let with_envs = |keys: &[&str]| {
             let envs: Vec<Value> =
                 keys.iter().map(|key| json!({"key": key, "value": "v"})).collect();
             prepared(&json!({"config": {"envs": envs}}), &own)
         };
-        assert_eq!(of(&["B", "A", "X_PORT", "Y_PORT"]), of(&["B", "Y_PORT", "X_PORT", "A"]));
-        assert_ne!(of(&["B", "A"]), of(&["A", "B"]));
-        assert_eq!(in_order_of(of(&["A", "B"]), &own), of(&["B", "A"]));
+        assert_eq!(
+            with_envs(&["B", "A", "X_PORT", "Y_PORT"]),
+            with_envs(&["B", "Y_PORT", "X_PORT", "A"])
+        );
+        assert_ne!(with_envs(&["B", "A"]), with_envs(&["A", "B"]));
+        assert_eq!(in_order_of(with_envs(&["A", "B"]), &own), with_envs(&["B", "A"]));
     }
 
     #[test]
-    fn a_pod_is_deleted_when_it_has_come_as_far_as_was_recorded() {
+    fn pod_is_deleted_after_its_recorded_calls() {
         let calls = |methods: &[&'static str]| -> Vec<Call> {
             let call = |method: &&'static str| Call {
                 method,
@@ -344,7 +351,7 @@ mod tests {
         let check = |recorded: &[&str], ours: &[&'static str], state: Value, expected: bool| {
             let recorded: Vec<Value> = recorded.iter().map(|call| json!({"call": call})).collect();
             let pod = json!({"status": {"containerStatuses": [{"state": state}]}});
-            let come = has_come_as_far(&json!({"calls": recorded}), &pod, &calls(ours));
+            let come = has_made_recorded_calls(&json!({"calls": recorded}), &pod, &calls(ours));
             assert_eq!(come, expected, "{recorded:?} {ours:?}");
         };
         let (running, waiting) = (json!({"running": {}}), json!({"waiting": {}}));
@@ -359,25 +366,25 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_need_not_be_tried_as_often() {
+    fn number_of_retries_is_not_compared() {
         let failed = json!({"call": "PullImage", "error": {"code": "UNKNOWN"}});
         assert!(!is_another_try(&failed, 0) && is_another_try(&failed, 1));
         assert!(!is_another_try(&json!({"call": "CreateContainer"}), 1));
     }
 
     #[test]
-    fn commands_of_probes_are_waited_for_and_those_of_hooks_are_not() {
+    fn only_exec_probes_are_awaited() {
         let exec = json!({"exec": {"command": ["true"]}});
         let line = |container: Value| json!({"manifest": {"spec": {"containers": [container]}}});
-        assert!(is_asked(&line(json!({"name": "c", "readinessProbe": exec}))));
-        assert!(!is_asked(&line(json!({"name": "c", "lifecycle": {"preStop": exec}}))));
-        assert!(!is_asked(&line(json!({"name": "c", "readinessProbe": {"tcpSocket": {}}}))));
+        assert!(has_exec_probe(&line(json!({"name": "c", "readinessProbe": exec}))));
+        assert!(!has_exec_probe(&line(json!({"name": "c", "lifecycle": {"preStop": exec}}))));
+        assert!(!has_exec_probe(&line(json!({"name": "c", "readinessProbe": {"tcpSocket": {}}}))));
     }
 
     #[test]
-    fn what_is_not_in_the_recording_is_not_served() {
+    fn lines_without_recorded_data_are_not_served() {
         let check = |line: Value, expected: bool| {
-            assert_eq!(unplayable(&line, false, true).is_some(), expected, "{line}");
+            assert_eq!(skip_reason(&line, false, true).is_some(), expected, "{line}");
         };
         let spec = json!({"containers": [{"name": "c"}]});
         let call = |name: &str| json!([{"call": name, "container": "c"}]);

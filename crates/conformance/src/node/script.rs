@@ -1,9 +1,9 @@
-//! Groups of recorded lives under one script of actions on the node, played alone: [`play`].
+//! Groups of recorded pods under one script of node actions, replayed alone: [`replay`].
 //!
-//! The lines of a group share their steps. Each step is made when every pod of the group is where it was
-//! recorded before that step, and not before as much time has passed since the last one as when it was
-//! recorded, up to [`LONGEST`]: some steps are there to let something happen meanwhile. Pods that the
-//! script names and the recording does not have are left out, but for one that is told by others.
+//! The lines of a group share their steps. A step runs when every pod of the group has its recorded
+//! state, and not earlier after the previous step than recorded, up to [`LONGEST`], because some
+//! steps only let time pass. Pods of the script that the recording lacks are left out, except one
+//! that other pods' rejections describe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -15,25 +15,25 @@ use client::PatchKind;
 use client::kind::{NODES, PODS};
 use serde_json::{Value, json};
 
-use super::life::{self, Played};
-use super::stage::{NODE, Scene, Shape, Stage, out_of_reach};
+use super::replay::{self, ReplayedPod};
+use super::testbed::{NODE, NodeVariant, ReplayContext, Testbed, out_of_reach};
 use super::text;
 
-/// What is waited for at most by the clock alone, in seconds.
+/// Longest pause between two steps in seconds.
 const LONGEST: f64 = 10.0;
 
-/// Why a group cannot be played, if so.
-pub(super) fn unplayable(group: &str) -> Option<&'static str> {
+/// Returns the reason why a group cannot be replayed, if any.
+pub(super) fn skip_reason(group: &str) -> Option<&'static str> {
     match group {
         "devices" => Some("device plugins are not served"),
-        "memstatic" => Some("needs a NUMA node with less memory than the machine says it has"),
+        "memstatic" => Some("needs a NUMA node with less memory than the machine reports"),
         _ => None,
     }
 }
 
-/// The node that a group was recorded on.
-pub(super) fn shape(group: &str) -> Shape {
-    let mut shape = Shape::default();
+/// Returns the node that a group was recorded on.
+pub(super) fn variant(group: &str) -> NodeVariant {
+    let mut variant = NodeVariant::default();
     let managers = json!({
         "cpuManagerPolicy": "static",
         "reservedSystemCPUs": "0",
@@ -45,18 +45,19 @@ pub(super) fn shape(group: &str) -> Shape {
         "kubeReserved": null,
     });
     match group {
-        "maxpods" => shape.config = json!({"maxPods": 3}),
+        "maxpods" => variant.config = json!({"maxPods": 3}),
         "cpustatic" => {
-            shape.name = "agent-static";
-            shape.config = managers;
-            // What is reserved has to add up to what the memory manager is told.
-            shape.config["systemReserved"] = json!({"memory": "200Mi", "ephemeral-storage": "1Gi"});
-            shape.config["kubeReserved"] = json!({"memory": "300Mi", "ephemeral-storage": "2Gi"});
+            variant.name = "agent-static";
+            variant.config = managers;
+            // Reservations must match those of the memory manager.
+            variant.config["systemReserved"] =
+                json!({"memory": "200Mi", "ephemeral-storage": "1Gi"});
+            variant.config["kubeReserved"] = json!({"memory": "300Mi", "ephemeral-storage": "2Gi"});
         }
         "numa" => {
-            shape.name = "agent-numa";
-            shape.machine = "2 sockets x 4 cores x 2 threads mem=12Gi".to_owned();
-            shape.config = json!({
+            variant.name = "agent-numa";
+            variant.machine = "2 sockets x 4 cores x 2 threads mem=12Gi".to_owned();
+            variant.config = json!({
                 "cpuManagerPolicy": "static",
                 "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
                 "reservedSystemCPUs": "0,8",
@@ -67,98 +68,102 @@ pub(super) fn shape(group: &str) -> Shape {
         }
         _ => {}
     }
-    shape
+    variant
 }
 
-/// A group that is being played.
-struct Playing<'a> {
-    stage: &'a mut Stage,
-    scene: Scene,
-    shape: Shape,
+/// The replay of a group.
+struct GroupReplay<'a> {
+    testbed: &'a mut Testbed,
+    context: ReplayContext,
+    variant: NodeVariant,
     group: &'a str,
     lines: &'a [Value],
     zero: f64,
     /// By name of the pod.
-    played: BTreeMap<String, Played>,
+    replayed: BTreeMap<String, ReplayedPod>,
     /// Pods that were deleted.
     deleted: BTreeSet<String>,
-    /// Pods that have left the recorded way and are not waited for any more.
-    astray: BTreeSet<String>,
+    /// Pods that have diverged from the recording and are no longer awaited.
+    diverged: BTreeSet<String>,
     /// Versions of a static pod's file that were written.
     written: usize,
 }
 
-/// Plays the lines of a group; gives what came of each, in their order.
-pub(super) async fn play(stage: &mut Stage, group: &str, lines: &[Value]) -> Result<Vec<Played>> {
-    let shape = shape(group);
-    stage.start_agent(&shape).await?;
-    let scene = stage.scene();
-    let zero = scene.trace.now();
-    let mut playing = Playing {
-        stage,
-        scene,
-        shape,
+/// Replays a group and returns the pods of its lines, in order.
+pub(super) async fn replay(
+    testbed: &mut Testbed,
+    group: &str,
+    lines: &[Value],
+) -> Result<Vec<ReplayedPod>> {
+    let variant = variant(group);
+    testbed.start_agent(&variant).await?;
+    let context = testbed.context();
+    let zero = context.trace.now();
+    let mut group_replay = GroupReplay {
+        testbed,
+        context,
+        variant,
         group,
         lines,
         zero,
-        played: BTreeMap::new(),
+        replayed: BTreeMap::new(),
         deleted: BTreeSet::new(),
-        astray: BTreeSet::new(),
+        diverged: BTreeSet::new(),
         written: 0,
     };
     let steps = lines.first().and_then(|line| line["steps"].as_array()).cloned();
-    let mut last = (0.0, playing.scene.trace.now());
-    // What is away is away for as long as it was: pods go on meanwhile.
+    let mut last = (0.0, group_replay.context.trace.now());
+    // A stopped runtime stays stopped for its recorded time, because pods continue meanwhile.
     let mut longest = LONGEST;
     for step in steps.unwrap_or_default() {
         let t = step["t"].as_f64().unwrap_or_default();
-        playing.delete_those_gone_by(t).await?;
-        playing.until(t).await;
-        let rest = (t - last.0).clamp(0.0, longest) - (playing.scene.trace.now() - last.1);
+        group_replay.delete_pods_gone_before(t).await?;
+        group_replay.until(t).await;
+        let rest = (t - last.0).clamp(0.0, longest) - (group_replay.context.trace.now() - last.1);
         tokio::time::sleep(Duration::from_secs_f64(rest.max(0.0))).await;
         let action = text(&step, "action");
-        playing.step(action).await.with_context(|| format!("step {action:?}"))?;
+        group_replay.step(action).await.with_context(|| format!("step {action:?}"))?;
         match action {
             "container runtime stopped" => longest = f64::INFINITY,
             "container runtime started" => longest = LONGEST,
             _ => {}
         }
-        last = (t, playing.scene.trace.now());
+        last = (t, group_replay.context.trace.now());
     }
-    playing.finish().await?;
-    let nobody = |line: &Value| Played {
-        namespace: life::namespace(&line["manifest"]).to_owned(),
+    group_replay.finish().await?;
+    let absent = |line: &Value| ReplayedPod {
+        namespace: replay::namespace(&line["manifest"]).to_owned(),
         name: text(line, "id").to_owned(),
         zero,
         answers: Vec::new(),
         refused: None,
     };
-    let of = |line: &Value| playing.played.get(text(line, "id")).cloned();
-    Ok(lines.iter().map(|line| of(line).unwrap_or_else(|| nobody(line))).collect())
+    let replayed_pod = |line: &Value| group_replay.replayed.get(text(line, "id")).cloned();
+    Ok(lines.iter().map(|line| replayed_pod(line).unwrap_or_else(|| absent(line))).collect())
 }
 
-impl Playing<'_> {
+impl GroupReplay<'_> {
     fn line(&self, id: &str) -> Option<&Value> {
         self.lines.iter().find(|line| text(line, "id") == id)
     }
 
-    /// Deletes pods that the recorder had deleted by `t`, which the script does not say.
-    async fn delete_those_gone_by(&mut self, t: f64) -> Result<()> {
+    /// Deletes pods that the recorder deleted before `t` outside the script.
+    async fn delete_pods_gone_before(&mut self, t: f64) -> Result<()> {
         let mut due = Vec::new();
-        for (id, played) in self.played.iter().filter(|(id, _)| !self.deleted.contains(*id)) {
+        for (id, replayed) in self.replayed.iter().filter(|(id, _)| !self.deleted.contains(*id)) {
             let Some(line) = self.line(id) else { continue };
             let snapshots = line["snapshots"].as_array().into_iter().flatten();
             let deleted = snapshots.into_iter().find(|snapshot| snapshot["deleting"].is_object());
             let Some(at) = deleted.and_then(|snapshot| snapshot["t"].as_f64()) else { continue };
-            if at < t && !is_mirror(played) {
+            if at < t && !is_mirror(replayed) {
                 due.push((id.clone(), at));
             }
         }
         for (id, at) in due {
-            if let (Some(line), Some(played)) = (self.line(&id), self.played.get(&id))
-                && !self.astray.contains(&id)
+            if let (Some(line), Some(replayed)) = (self.line(&id), self.replayed.get(&id))
+                && !self.diverged.contains(&id)
             {
-                life::until_recorded(&self.scene, line, played, at).await;
+                replay::until_recorded(&self.context, line, replayed, at).await;
             }
             self.delete(&id).await?;
             self.gone(&id).await;
@@ -167,24 +172,24 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Waits until every pod is where it was recorded at `t`.
+    /// Waits until every pod has its state of `t`.
     async fn until(&mut self, t: f64) {
-        let astray = Mutex::new(Vec::new());
+        let diverged = Mutex::new(Vec::new());
         {
-            let (scene, astray) = (&self.scene, &astray);
+            let (context, diverged) = (&self.context, &diverged);
             let on_the_way = self.lines.iter().filter_map(|line| {
                 let id = text(line, "id");
-                let played = self.played.get(id).filter(|_| !self.astray.contains(id))?;
-                Some((id, line, played))
+                let replayed = self.replayed.get(id).filter(|_| !self.diverged.contains(id))?;
+                Some((id, line, replayed))
             });
-            let waiting = on_the_way.map(|(id, line, played)| async move {
-                if !life::until_recorded(scene, line, played, t).await {
-                    astray.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_owned());
+            let waiting = on_the_way.map(|(id, line, replayed)| async move {
+                if !replay::until_recorded(context, line, replayed, t).await {
+                    diverged.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_owned());
                 }
             });
             join_all(waiting).await;
         }
-        self.astray.extend(astray.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.diverged.extend(diverged.into_inner().unwrap_or_else(PoisonError::into_inner));
     }
 
     async fn step(&mut self, action: &str) -> Result<()> {
@@ -192,23 +197,23 @@ impl Playing<'_> {
         match words.as_slice() {
             ["create", "and", "bind", name] => self.create(name).await,
             ["kubelet", "stopped", ..] => {
-                self.stage.stop_agent().await;
+                self.testbed.stop_agent().await;
                 Ok(())
             }
             ["kubelet", "started"] | ["kubelet", "restarted", "with", "normal", "thresholds"] => {
-                self.stage.start_agent(&self.shape).await
+                self.testbed.start_agent(&self.variant).await
             }
             ["kubelet", "healthz", "ok"] => Ok(()),
             ["kubelet", "restarted:", "evictionHard", signal, "raised", "to", value, ..] => {
-                let mut shape = self.shape.clone();
-                shape.config["evictionHard"] = out_of_reach(signal, value);
-                self.stage.start_agent(&shape).await
+                let mut variant = self.variant.clone();
+                variant.config["evictionHard"] = out_of_reach(signal, value);
+                self.testbed.start_agent(&variant).await
             }
             ["container", "runtime", "stopped"] => {
-                self.stage.close_runtime().await;
+                self.testbed.close_runtime().await;
                 Ok(())
             }
-            ["container", "runtime", "started"] => self.stage.open_runtime().await,
+            ["container", "runtime", "started"] => self.testbed.open_runtime().await,
             ["taint", "node", taint] => {
                 let (key, effect) = taint.split_once(':').context("a taint has an effect")?;
                 let (key, value) = key.split_once('=').unwrap_or((key, ""));
@@ -266,13 +271,14 @@ impl Playing<'_> {
                 None => return Ok(()),
             },
         };
-        let mut played = life::create_and_bind(&self.scene, &line).await?;
-        played.zero = self.zero;
-        self.played.insert(name.to_owned(), played);
+        let mut replayed = replay::create_and_bind(&self.context, &line).await?;
+        replayed.zero = self.zero;
+        self.replayed.insert(name.to_owned(), replayed);
         Ok(())
     }
 
-    /// The pod that takes up what another one is refused, as far as the refusal tells.
+    /// Returns a pod that uses the resources for which another one was rejected, as its rejection
+    /// describes them.
     fn stand_in(&self, name: &str) -> Option<Value> {
         if self.group != "defer" {
             return None;
@@ -297,59 +303,60 @@ impl Playing<'_> {
     }
 
     async fn patch_node(&self, patch: &Value) -> Result<()> {
-        self.scene.api.patch(NODES, "", NODE, PatchKind::Merge, patch).await?;
+        self.context.api.patch(NODES, "", NODE, PatchKind::Merge, patch).await?;
         Ok(())
     }
 
     async fn resize(&self, name: &str, resources: &Value) -> Result<()> {
-        let Some(played) = self.played.get(name) else { return Ok(()) };
-        let (pod, _) = self.scene.trace.last(&played.namespace, name).context("there is no pod")?;
+        let Some(replayed) = self.replayed.get(name) else { return Ok(()) };
+        let (pod, _) =
+            self.context.trace.last(&replayed.namespace, name).context("there is no pod")?;
         let container = &pod["spec"]["containers"][0]["name"];
         let patch = json!({"spec": {"containers": [{"name": container, "resources": resources}]}});
         let kind = PatchKind::StrategicMerge;
-        self.scene
+        self.context
             .api
-            .patch_subresource(PODS, &played.namespace, name, "resize", kind, &patch)
+            .patch_subresource(PODS, &replayed.namespace, name, "resize", kind, &patch)
             .await?;
         Ok(())
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
-        let Some(played) = self.played.get(name) else { return Ok(()) };
+        let Some(replayed) = self.replayed.get(name) else { return Ok(()) };
         let options = DeleteOptions::default();
-        let done = self.scene.api.delete(PODS, &played.namespace, name, &options).await;
+        let done = self.context.api.delete(PODS, &replayed.namespace, name, &options).await;
         Ok(client::ignore_not_found(done)?)
     }
 
     async fn gone(&self, name: &str) {
-        let Some(played) = self.played.get(name) else { return };
+        let Some(replayed) = self.replayed.get(name) else { return };
         let gone = || {
-            let last = self.scene.trace.last(&played.namespace, name);
+            let last = self.context.trace.last(&replayed.namespace, name);
             last.is_none_or(|(_, gone)| gone)
         };
-        life::wait(&self.scene, super::stage::PATIENCE, Duration::ZERO, gone).await;
+        replay::wait(&self.context, super::testbed::TIMEOUT, Duration::ZERO, gone).await;
     }
 
     async fn delete_mirrors(&self, grace_seconds: Option<i64>) -> Result<()> {
         let options = DeleteOptions { grace_seconds, ..DeleteOptions::default() };
-        for played in self.played.values() {
-            let (namespace, name) = (&played.namespace, &played.name);
-            let done = self.scene.api.delete(PODS, namespace, name, &options).await;
+        for replayed in self.replayed.values() {
+            let (namespace, name) = (&replayed.namespace, &replayed.name);
+            let done = self.context.api.delete(PODS, namespace, name, &options).await;
             client::ignore_not_found(done)?;
         }
         Ok(())
     }
 
-    /// A static pod's file, if the recording has the pod. Where it was written twice, the recording has
-    /// the second version as manifest, and the first as the mirror pod that was made of it.
+    /// Writes a static pod's file, if the recording has the pod. If it was written twice, the
+    /// recording has the second version as manifest, and the first as its mirror pod.
     fn write(&mut self, name: &str) -> Result<()> {
         let id = format!("{name}-{NODE}");
         let Some(line) = self.line(&id) else { return Ok(()) };
-        let mut manifest = life::manifest_here(&self.scene, &line["manifest"]);
+        let mut manifest = replay::manifest_here(&self.context, &line["manifest"]);
         let steps = line["steps"].as_array().into_iter().flatten();
         let same = format!("write static pod file {name}");
         let versions = steps.filter(|step| text(step, "action") == same).count();
-        let namespace = life::namespace(&manifest).to_owned();
+        let namespace = replay::namespace(&manifest).to_owned();
         if self.written + 1 < versions {
             let first = &line["mirror_pod"];
             manifest["metadata"]["labels"] = first["metadata"]["labels"].clone();
@@ -358,59 +365,59 @@ impl Playing<'_> {
         if versions > 1 {
             self.written += 1;
         }
-        let played = Played {
+        let replayed = ReplayedPod {
             namespace,
             name: id.clone(),
             zero: self.zero,
             answers: Vec::new(),
             refused: None,
         };
-        self.played.insert(id, played);
+        self.replayed.insert(id, replayed);
         self.write_text(name, &manifest.to_string())
     }
 
-    /// Writes as people should: all of it at once.
+    /// Writes the file atomically.
     fn write_text(&self, name: &str, text: &str) -> Result<()> {
-        let draft = self.scene.directory.join("manifest.draft");
+        let draft = self.context.directory.join("manifest.draft");
         std::fs::write(&draft, text)?;
-        std::fs::rename(&draft, self.scene.manifests().join(format!("{name}.json")))?;
+        std::fs::rename(&draft, self.context.manifests().join(format!("{name}.json")))?;
         Ok(())
     }
 
     fn remove_files(&self) -> Result<()> {
-        for file in std::fs::read_dir(self.scene.manifests())? {
+        for file in std::fs::read_dir(self.context.manifests())? {
             std::fs::remove_file(file?.path())?;
         }
         Ok(())
     }
 
-    /// Lets every pod go on to where it was when the recorder deleted it, and deletes it.
+    /// Waits until every pod has its state at the recorded deletion, and deletes it.
     async fn finish(&mut self) -> Result<()> {
         let mut waiting = Vec::new();
-        for (id, played) in &self.played {
+        for (id, replayed) in &self.replayed {
             let Some(line) = self.line(id) else { continue };
-            // What was deleted on the way is not going to be where it was before that.
-            if self.astray.contains(id) || self.deleted.contains(id) {
+            // A deleted pod does not reach that state.
+            if self.diverged.contains(id) || self.deleted.contains(id) {
                 continue;
             }
             waiting.push(async {
                 let snapshots = line["snapshots"].as_array().into_iter().flatten();
                 let deleted = snapshots.into_iter().find(|s| s["deleting"].is_object());
                 if let Some(t) = deleted.and_then(|snapshot| snapshot["t"].as_f64()) {
-                    life::until_recorded(&self.scene, line, played, t).await;
+                    replay::until_recorded(&self.context, line, replayed, t).await;
                 }
             });
         }
         join_all(waiting).await;
         self.remove_files()?;
-        for name in self.played.keys() {
-            if !is_mirror(&self.played[name]) {
+        for name in self.replayed.keys() {
+            if !is_mirror(&self.replayed[name]) {
                 self.delete(name).await?;
             }
         }
-        let waiting = self.played.iter().map(|(id, played)| async {
+        let waiting = self.replayed.iter().map(|(id, replayed)| async {
             match self.line(id) {
-                Some(line) => life::until_end(&self.scene, line, played).await,
+                Some(line) => replay::until_end(&self.context, line, replayed).await,
                 None => self.gone(id).await,
             }
         });
@@ -419,12 +426,12 @@ impl Playing<'_> {
     }
 }
 
-/// Whether a pod lives by a file, and the API only shows it.
-fn is_mirror(played: &Played) -> bool {
-    played.name.ends_with(&format!("-{NODE}"))
+/// Reports whether a pod is the mirror of a static pod.
+fn is_mirror(replayed: &ReplayedPod) -> bool {
+    replayed.name.ends_with(&format!("-{NODE}"))
 }
 
-/// Waits for all of them, at the same time.
+/// Waits for all futures concurrently.
 async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) {
     let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|context| {

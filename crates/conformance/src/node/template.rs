@@ -1,8 +1,8 @@
 //! Recorded texts with placeholders, compared with ours: [`Template`].
 //!
-//! A placeholder stands for anything of its form (`<PORT>` for digits, `<ID-1>` for 64 hexadecimal
-//! digits). Those that name one thing of a pod (its uid, its containers' ids) stand for the same thing
-//! wherever they occur in one recorded line; two of them never stand for the same one.
+//! A placeholder matches anything of its form (`<PORT>` digits, `<ID-1>` 64 hexadecimal digits).
+//! Placeholders for one thing of a pod (its uid, its containers' ids) match the same text
+//! throughout one recorded line; two of them never match the same text.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::super::Difference;
 
-/// What placeholders of a line were found to stand for, and paths of ours with the recording's instead.
+/// The values of a line's placeholders, and the recorded counterparts of our paths.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Template {
     bound: HashMap<String, String>,
-    /// Ours, and what the recording has in its place. Longer ones first.
+    /// Our path and its recorded counterpart, longer ones first.
     paths: Vec<(String, String)>,
 }
 
@@ -32,12 +32,12 @@ impl Template {
         Template { bound: HashMap::new(), paths }
     }
 
-    /// A text of ours with the recording's paths.
+    /// Replaces our paths in a text by the recorded ones.
     pub(super) fn localised(&self, text: &str) -> String {
         self.paths.iter().fold(text.to_owned(), |text, (ours, theirs)| text.replace(ours, theirs))
     }
 
-    /// Whether a text of ours is what was recorded. What placeholders stand for is kept if so.
+    /// Compares a text with the recorded one; on a match the values of placeholders are kept.
     pub(super) fn text(&mut self, recorded: &str, ours: &str) -> bool {
         let ours = self.localised(ours);
         let mut bound = self.bound.clone();
@@ -48,7 +48,7 @@ impl Template {
         matched
     }
 
-    /// Every path at which a value of ours is not what was recorded.
+    /// Collects every path at which our value differs from the recorded one.
     pub(super) fn value(
         &mut self,
         recorded: &Value,
@@ -107,7 +107,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
     found
 }
 
-/// Which characters a placeholder stands for.
+/// Returns the characters that a placeholder matches.
 fn class(name: &str) -> Option<fn(char) -> bool> {
     let hexadecimal = |c: char| c.is_ascii_hexdigit();
     Some(match name {
@@ -125,7 +125,7 @@ fn class(name: &str) -> Option<fn(char) -> bool> {
     })
 }
 
-/// Placeholders that stand for one thing throughout a line.
+/// Reports whether a placeholder has one value throughout a line.
 fn names_one_thing(name: &str) -> bool {
     matches!(name, "ID" | "UID" | "NODE_IP" | "POD_IP" | "CONFIG_HASH")
 }
@@ -147,7 +147,7 @@ fn matches(pieces: &[Piece<'_>], text: &str, bound: &mut HashMap<String, String>
             let Some(class) = class(name) else { return false };
             let longest = text.find(|c| !class(c)).unwrap_or(text.len());
             let mut end = longest;
-            // From the longest to the shortest, as what follows may be of the same form.
+            // Try the longest match first, because the following text may have the same form.
             while end > 0 {
                 if text.is_char_boundary(end) && fits(name, &text[..end]) {
                     let mut tried = bound.clone();
@@ -171,7 +171,7 @@ fn matches(pieces: &[Piece<'_>], text: &str, bound: &mut HashMap<String, String>
 fn fits(name: &str, text: &str) -> bool {
     match name {
         "ID" | "ANY_ID" => text.len() == 64,
-        // A static pod's is the hash of its file.
+        // The uid of a static pod is the hash of its file.
         "UID" => text.len() == 36 || text.len() == 32,
         "DIGEST" => text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64),
         "RAND" => text.len() == 8,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_stand_for_what_has_their_form() {
+    fn placeholders_match_their_form() {
         let id = "ab".repeat(32);
         let other = "cd".repeat(32);
         let check = |recorded: &str, ours: &str, expected: bool| {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_holds_for_the_line() {
+    fn placeholder_values_hold_for_the_line() {
         let mut template = Template::default();
         let uid = "01234567-89ab-cdef-0123-456789abcdef";
         assert!(template.text("pod <UID>", &format!("pod {uid}")));

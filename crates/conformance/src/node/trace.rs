@@ -1,6 +1,7 @@
-//! Everything that a watcher of the API sees of pods and Events: [`Trace`].
+//! Records all pods and Events of an API watch: [`Trace`].
 //!
-//! Each distinct state of a pod is kept in the form of the recording's snapshots. Nothing is judged.
+//! Each distinct state of a pod is kept in the form of the recording's snapshots. Nothing is
+//! compared here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,24 +13,24 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How long one watch is asked for, in seconds; it is asked for again when it ends.
+/// Duration of one watch in seconds; it is repeated when it ends.
 const WATCH: u64 = 3600;
 
-/// Events that upstream has nothing like. They come after its own and say why a pod has its place.
+/// Our additional Events, which follow upstream's and explain a placement.
 const OURS: [&str; 2] = ["Placed", "NotPlaced"];
 
-/// What was seen so far. Clones are the same.
+/// The record so far. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
-    seen: Arc<Mutex<Seen>>,
-    /// Counts what came, so that somebody can wait for the next.
+    state: Arc<Mutex<TraceState>>,
+    /// Counts changes, to wait for the next one.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct TraceState {
     began: Instant,
-    /// By namespace and name, each state with when it was seen.
+    /// By namespace and name, each state with its time.
     pods: BTreeMap<(String, String), Vec<Snapshot>>,
     /// By namespace and name of the Event.
     events: BTreeMap<(String, String), Value>,
@@ -43,61 +44,62 @@ struct Snapshot {
 }
 
 impl Trace {
-    /// Begins to watch; ends with the API.
+    /// Starts the watches; they end with the API server.
     pub(super) fn start(api: &Client) -> (Trace, Vec<JoinHandle<()>>) {
-        let seen = Seen { began: Instant::now(), pods: BTreeMap::new(), events: BTreeMap::new() };
-        let trace = Trace { seen: Arc::new(Mutex::new(seen)), changes: watch::Sender::new(0) };
+        let state =
+            TraceState { began: Instant::now(), pods: BTreeMap::new(), events: BTreeMap::new() };
+        let trace = Trace { state: Arc::new(Mutex::new(state)), changes: watch::Sender::new(0) };
         let tasks = [PODS, EVENTS]
             .map(|kind| tokio::spawn(watch_kind(api.clone(), kind, trace.clone())))
             .into();
         (trace, tasks)
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
-        look(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, read: impl FnOnce(&mut TraceState) -> T) -> T {
+        read(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the start.
     pub(super) fn now(&self) -> f64 {
-        self.with(|seen| seen.began.elapsed().as_secs_f64())
+        self.with(|state| state.began.elapsed().as_secs_f64())
     }
 
-    /// Told whenever something came.
+    /// Returns a channel that changes with every new record.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// The life of a pod since `zero`, as the recording has it.
+    /// Returns the snapshots of a pod since `zero` in the form of the recording.
     pub(super) fn snapshots(&self, namespace: &str, name: &str, zero: f64) -> Vec<Value> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.with(|seen| {
-            let life = seen.pods.get(&key).map(Vec::as_slice).unwrap_or_default();
-            life.iter().map(|snapshot| snapshot.as_recorded(zero)).collect()
+        self.with(|state| {
+            let snapshots = state.pods.get(&key).map(Vec::as_slice).unwrap_or_default();
+            snapshots.iter().map(|snapshot| snapshot.as_recorded(zero)).collect()
         })
     }
 
-    /// The last that was seen of a pod, whole, and whether it is gone.
+    /// Returns the last state of a pod, whole, and whether it is gone.
     pub(super) fn last(&self, namespace: &str, name: &str) -> Option<(Value, bool)> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.with(|seen| {
-            let last = seen.pods.get(&key)?.last()?;
+        self.with(|state| {
+            let last = state.pods.get(&key)?.last()?;
             Some((last.pod.clone(), last.removed))
         })
     }
 
-    /// Every state of a pod, whole.
+    /// Returns every state of a pod, whole.
     pub(super) fn whole(&self, namespace: &str, name: &str) -> Vec<Value> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.with(|seen| {
-            let life = seen.pods.get(&key).map(Vec::as_slice).unwrap_or_default();
-            life.iter().map(|snapshot| snapshot.pod.clone()).collect()
+        self.with(|state| {
+            let snapshots = state.pods.get(&key).map(Vec::as_slice).unwrap_or_default();
+            snapshots.iter().map(|snapshot| snapshot.pod.clone()).collect()
         })
     }
 
-    /// The Events of a pod that upstream could have.
+    /// Returns the Events of a pod without our additional ones.
     pub(super) fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
-        self.with(|seen| {
-            let events = seen.events.values().filter(|event| {
+        self.with(|state| {
+            let events = state.events.values().filter(|event| {
                 let about = &event["involvedObject"];
                 let is_ours = event["reason"].as_str().is_some_and(|it| OURS.contains(&it));
                 let is_of = |field: &str, text: &str| about[field] == text;
@@ -108,10 +110,10 @@ impl Trace {
         })
     }
 
-    /// The Events of a node.
+    /// Returns the Events of a node.
     pub(super) fn node_events(&self, name: &str) -> Vec<Value> {
-        self.with(|seen| {
-            let events = seen.events.values().filter(|event| {
+        self.with(|state| {
+            let events = state.events.values().filter(|event| {
                 let about = &event["involvedObject"];
                 about["kind"] == "Node" && about["name"] == name
             });
@@ -119,29 +121,29 @@ impl Trace {
         })
     }
 
-    /// Every pod that was seen, by namespace and name, and whether it is gone.
-    pub(super) fn lives(&self) -> Vec<((String, String), bool)> {
-        self.with(|seen| {
-            let pods = seen.pods.iter();
-            let gone = |life: &[Snapshot]| life.last().is_some_and(|last| last.removed);
-            pods.map(|(key, life)| (key.clone(), gone(life))).collect()
+    /// Returns every recorded pod by namespace and name, and whether it is gone.
+    pub(super) fn all_pods(&self) -> Vec<((String, String), bool)> {
+        self.with(|state| {
+            let pods = state.pods.iter();
+            let gone = |snapshots: &[Snapshot]| snapshots.last().is_some_and(|last| last.removed);
+            pods.map(|(key, snapshots)| (key.clone(), gone(snapshots))).collect()
         })
     }
 
-    /// Whether a pod that runs is as described.
+    /// Reports whether any running pod fulfils a condition.
     pub(super) fn any_running(&self, is: impl Fn(&Value) -> bool) -> bool {
-        self.with(|seen| {
-            let last = seen.pods.values().filter_map(|life| life.last());
+        self.with(|state| {
+            let last = state.pods.values().filter_map(|snapshots| snapshots.last());
             let mut running =
                 last.filter(|last| !last.removed && last.pod["status"]["phase"] == "Running");
             running.any(|last| is(&last.pod))
         })
     }
 
-    /// Uids of all pods that were seen, also of those in files, by which runtimes know them.
+    /// Returns the uids of all recorded pods, also of static ones, by which runtimes know them.
     pub(super) fn uids(&self) -> BTreeSet<String> {
-        self.with(|seen| {
-            let all = seen.pods.values().flatten().map(|snapshot| &snapshot.pod["metadata"]);
+        self.with(|state| {
+            let all = state.pods.values().flatten().map(|snapshot| &snapshot.pod["metadata"]);
             let ids = all.flat_map(|metadata| {
                 [&metadata["uid"], &metadata["annotations"]["kubernetes.io/config.hash"]]
             });
@@ -152,14 +154,14 @@ impl Trace {
     fn take(&self, kind: Kind, object: Value, removed: bool) {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
         let key = (text("namespace"), text("name"));
-        self.with(|seen| {
+        self.with(|state| {
             if kind == EVENTS {
                 if !removed {
-                    seen.events.insert(key, object);
+                    state.events.insert(key, object);
                 }
             } else {
-                let t = seen.began.elapsed().as_secs_f64();
-                seen.pods.entry(key).or_default().push(Snapshot { t, pod: object, removed });
+                let t = state.began.elapsed().as_secs_f64();
+                state.pods.entry(key).or_default().push(Snapshot { t, pod: object, removed });
             }
         });
         self.changes.send_modify(|count| *count += 1);
@@ -188,7 +190,7 @@ async fn watch_kind(api: Client, kind: Kind, trace: Trace) {
     let mut revision = "0".to_owned();
     loop {
         let Ok(mut watch) = api.watch(kind, &Scope::default(), &revision, WATCH).await else {
-            // The server is ending, and we with it.
+            // The server is shutting down.
             return;
         };
         loop {

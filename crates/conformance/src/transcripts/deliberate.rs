@@ -1,16 +1,16 @@
-//! Where kubectl sees something else on purpose, and what is not served.
-//! `docs/reference/differences.md` has the reasons at length.
+//! Deliberate differences in kubectl's output, and unserved commands.
+//! `docs/reference/differences.md` gives the reasons.
 
 use objects::catalog;
 
-/// A difference that is accounted for.
+/// An explained difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
     Different(&'static str),
     NotServed(&'static str),
 }
 
-/// Why a command's difference is meant, if it is.
+/// Explains the difference of a command, if it is deliberate.
 pub(super) fn judge(arguments: &[&str], recorded: &str, printed: &str) -> Option<Known> {
     Some(match arguments {
         ["create" | "get", "role", ..] => Known::NotServed("roles.rbac.authorization.k8s.io"),
@@ -27,7 +27,7 @@ pub(super) fn judge(arguments: &[&str], recorded: &str, printed: &str) -> Option
     })
 }
 
-/// Whether a command prints a map in whatever order it is walked.
+/// Reports whether a command prints a map in random order.
 pub(super) fn is_unordered(arguments: &[&str]) -> bool {
     let of_data = ["cm", "configmap", "configmaps", "secret", "secrets"];
     match arguments {
@@ -37,7 +37,7 @@ pub(super) fn is_unordered(arguments: &[&str]) -> bool {
     }
 }
 
-/// Whether a table of rules was printed, with what everybody may do in it.
+/// Reports whether a table of rules was printed, with the rules of every user in it.
 fn lists_rules(printed: &str) -> bool {
     printed.starts_with("Resources ")
         && ["selfsubjectaccessreviews.authorization.k8s.io", "[/healthz]", "[/version]"]
@@ -45,8 +45,8 @@ fn lists_rules(printed: &str) -> bool {
             .all(|rule| printed.contains(rule))
 }
 
-/// What `explain` says without its prose: kinds, fields, types and values. Fields of QoS-class
-/// resources, which upstream does not have, are left out.
+/// Returns the output of `explain` without its prose: kinds, fields, types and values. Fields of
+/// QoS-class resources, which upstream lacks, are left out.
 fn fields(text: &str) -> Vec<String> {
     let heads = ["GROUP:", "KIND:", "VERSION:", "FIELD:", "FIELDS:"];
     let is_fact = |line: &&str| {
@@ -56,7 +56,7 @@ fn fields(text: &str) -> Vec<String> {
     };
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut facts = Vec::new();
-    // How far the field of ours is indented whose own fields are being passed over.
+    // Indentation of our additional field whose own fields are skipped.
     let mut ours = None;
     for line in text.lines().filter(is_fact) {
         ours = ours.filter(|depth| indent(line) > *depth);
@@ -70,7 +70,7 @@ fn fields(text: &str) -> Vec<String> {
     facts
 }
 
-/// A recorded list of resources or versions with only what we serve in it.
+/// Reduces a recorded list of resources or versions to those that we serve.
 pub(super) fn only_served(arguments: &[&str], recorded: &str) -> Option<String> {
     let keep: fn(&str) -> bool = match arguments.first() {
         Some(&"api-resources") => resource_is_served,
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn explained_fields_are_compared_without_prose_and_without_ours() {
+    fn explain_output_is_compared_without_prose_and_our_fields() {
         let upstream = "KIND:  Q\nFIELDS:\n  a\t<int>\n    Words.\n  b\t<string>\n";
         let ours = "KIND:  Q\nFIELDS:\n  a\t<int>\n    Other words.\n  qosResources\t<X>\n    \
                     name\t<string>\n  b\t<string>\n";
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_resources_keep_what_is_served() {
+    fn lists_of_resources_are_reduced_to_served_ones() {
         let recorded = "NAME SHORTNAMES APIVERSION NAMESPACED KIND\n\
                         pods po v1 true Pod\nnopes v1 true Nope\ndeployments deploy apps/v1 true Deployment\n";
         let kept = only_served(&["api-resources"], recorded).unwrap();

@@ -1,6 +1,6 @@
-//! The kubectl binaries on this machine: [`Kubectl`], and which of them stands in for a recorded one.
+//! The kubectl binaries on this machine: [`Kubectl`], and the choice of one for a recorded version.
 //!
-//! Runs `version --client` and nothing else; the commands themselves are run by the parent.
+//! Runs only `version --client`; the parent module runs the commands.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A list of kubectl binaries, separated as `PATH` is. The one on the `PATH` counts too.
+/// The environment variable with a list of kubectl binaries, separated like `PATH`. The one on the
+/// `PATH` is added.
 pub(super) const BINARIES: &str = "BERTH_KUBECTL";
 
 /// A version without its patch level, which changes no output.
@@ -20,7 +21,7 @@ pub(super) struct Minor {
 }
 
 impl Minor {
-    /// Reads `1.32` and `v1.32.4-dispatcher`.
+    /// Parses `1.32` and `v1.32.4-dispatcher`.
     pub(super) fn parse(text: &str) -> Option<Minor> {
         let mut numbers = text.trim_start_matches('v').split('.');
         let mut next = || numbers.next()?.parse().ok();
@@ -44,7 +45,7 @@ pub(super) struct Kubectl {
     pub(super) version: Minor,
 }
 
-/// Every kubectl that is named or on the `PATH` and runs.
+/// Returns every working kubectl of the variable and the `PATH`.
 pub(super) fn installed() -> Vec<Kubectl> {
     let named = env::var_os(BINARIES).unwrap_or_default();
     let on_path = OsString::from(format!("kubectl{}", env::consts::EXE_SUFFIX));
@@ -61,7 +62,7 @@ fn version(path: &PathBuf) -> Option<Minor> {
     Minor::parse(answer["clientVersion"]["gitVersion"].as_str()?)
 }
 
-/// The binary nearest to a recorded version; of equally near ones the first.
+/// Returns the binary nearest to a recorded version; the first of equally near ones.
 pub(super) fn nearest(installed: &[Kubectl], recorded: Minor) -> Option<&Kubectl> {
     installed.iter().min_by_key(|kubectl| kubectl.version.distance(recorded))
 }
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_without_what_follows_the_minor() {
+    fn versions_are_parsed_up_to_the_minor() {
         let minor = |text| Minor::parse(text).map(|m| m.to_string());
         assert_eq!(minor("v1.32.4-dispatcher").as_deref(), Some("1.32"));
         assert_eq!(minor("1.37").as_deref(), Some("1.37"));
@@ -80,12 +81,17 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_version_stands_in_for_the_recorded_one() {
-        let of = |name: &str, version: &str| Kubectl {
+    fn nearest_version_replaces_the_recorded_one() {
+        let kubectl = |name: &str, version: &str| Kubectl {
             path: name.into(),
             version: Minor::parse(version).unwrap(),
         };
-        let installed = [of("old", "1.20"), of("a", "1.32"), of("b", "1.32"), of("new", "1.36")];
+        let installed = [
+            kubectl("old", "1.20"),
+            kubectl("a", "1.32"),
+            kubectl("b", "1.32"),
+            kubectl("new", "1.36"),
+        ];
         let chosen = |version: &str| nearest(&installed, Minor::parse(version).unwrap()).unwrap();
         assert_eq!(chosen("1.32").path, PathBuf::from("a"));
         assert_eq!(chosen("1.37").path, PathBuf::from("new"));

@@ -1,4 +1,4 @@
-//! Commands of kubectl recorded against kube-apiserver, run again with the same kubectl.
+//! Recorded kubectl commands, repeated with the same kubectl.
 
 use std::env;
 use std::process::Command;
@@ -8,7 +8,7 @@ use rig::clients::{client, newest_kubectl};
 use crate::testdata;
 
 #[test]
-fn commands_print_what_was_recorded() {
+fn commands_print_the_recorded_output() {
     let kubectls = env::join_paths([client("kubectl-1.32"), newest_kubectl()]).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_berth-conformance"))
         .args(["--show", "--"])

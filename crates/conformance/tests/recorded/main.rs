@@ -1,5 +1,5 @@
-//! Recordings of upstream, replayed with Berth. The modules behind features need more than this machine
-//! may have: `lives` a containerd, `commands` the clients that `tools/clients` downloads.
+//! Recordings of upstream, replayed with Berth. The modules behind features need more than every
+//! machine has: `pods` a containerd, `commands` the clients of `tools/clients`.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "clippy.toml allows them in tests only")]
 
@@ -10,7 +10,7 @@ use conformance::{Options, run_dir, run_files};
 #[cfg(feature = "clients")]
 mod commands;
 #[cfg(feature = "rig")]
-mod lives;
+mod pods;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)

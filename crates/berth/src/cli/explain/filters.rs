@@ -1,8 +1,7 @@
-//! The reasons against a pod on a node: every filter of the scheduler, and the agent's admission.
+//! The reasons against a pod on a node: every scheduler filter and the agent's admission.
 //!
-//! Main type: [`World`], the objects that both decide by, as the API has them. The decisions are those of
-//! `scheduling` and `agent::admission`; only their input is put together here. Room for CPUs and memory is
-//! `planner::live`'s.
+//! Main type: [`World`], the API objects that both decide on. `scheduling` and `agent::admission`
+//! decide; this module only prepares their input. `planner::live` checks free CPUs and memory.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +36,7 @@ const STORAGE_CLASSES: Kind = Kind {
     namespaced: false,
 };
 
-/// The objects that decide where a pod may go.
+/// The API objects that determine where a pod may run.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) nodes: Vec<Value>,
@@ -55,7 +54,7 @@ pub(super) struct World {
 impl World {
     pub(super) async fn read(api: &Client) -> Result<World, Error> {
         let all = async |kind: Kind| api.list_values(kind, &Scope::default()).await;
-        // An API server without a kind has no object of it.
+        // An API server that does not serve a kind has no objects of it.
         let optional = async |kind: Kind| match all(kind).await {
             Err(error) if error.is_not_found() => Ok(Vec::new()),
             other => other,
@@ -74,7 +73,7 @@ impl World {
         })
     }
 
-    /// Pods that have not ended, on one node or, without a name, on all and on none.
+    /// Returns pods that have not ended: those on `node`, or all if it is `None`.
     pub(super) fn active_pods(&self, node: Option<&str>) -> impl Iterator<Item = &Value> {
         let ended =
             |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -85,10 +84,10 @@ impl World {
     }
 }
 
-/// The scheduler's answer for a pod that has no node yet.
+/// The scheduler's result for an unbound pod.
 #[derive(Debug, Default)]
 pub(super) struct Scheduling {
-    /// A reason that holds whatever the node is.
+    /// A reason that applies to every node.
     pub(super) everywhere: Option<RefusalReport>,
     by_node: BTreeMap<String, Vec<RefusalReport>>,
     /// The preemption by which the scheduler would make room.
@@ -96,7 +95,7 @@ pub(super) struct Scheduling {
 }
 
 impl Scheduling {
-    /// Asks every filter about every node.
+    /// Runs every filter on every node.
     pub(super) fn of(world: &World, pod: &Value) -> anyhow::Result<Scheduling> {
         let settings = controllers::Options::default().scheduling;
         let mut scheduler = Scheduler::new(&settings).context("the scheduler cannot be set up")?;
@@ -148,7 +147,7 @@ impl Scheduling {
     }
 }
 
-/// The filter whose refusal `planner::live` words with numbers and remedies.
+/// Returns true for the filter whose rejection `planner::live` explains with numbers and remedies.
 pub(super) fn is_about_room(refusal: &RefusalReport) -> bool {
     refusal.reason == Plugin::MachinePlacement.name()
 }
@@ -189,7 +188,7 @@ fn fill(cluster: &mut Cluster, world: &World) -> Result<(), scheduling::ObjectEr
     Ok(())
 }
 
-/// The Ready condition of a node, if it is anything but true.
+/// Returns the Ready condition of a node as a reason if it is not true.
 pub(super) fn not_ready(node: &Value) -> Option<RefusalReport> {
     let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     let ready = conditions.find(|condition| condition["type"] == "Ready");
@@ -204,8 +203,7 @@ pub(super) fn not_ready(node: &Value) -> Option<RefusalReport> {
     Some(RefusalReport::new("NodeNotReady", message))
 }
 
-/// A node that is not ready is given a taint by the node lifecycle controller. Until that is written, the
-/// node is judged as if it were.
+/// Adds the taint that the node lifecycle controller will set on a node that is not ready.
 fn as_tainted_soon(node: &Value) -> Value {
     const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
     let mut node = node.clone();
@@ -221,9 +219,9 @@ fn as_tainted_soon(node: &Value) -> Value {
     node
 }
 
-/// The answer of the agent's admission on a node, except for CPUs and memory.
-/// Settings that the agent does not report to the API, such as unsafe sysctls that it allows, are taken to
-/// be in the pod's favour.
+/// Returns the reasons of the agent's admission on a node, except for CPUs and memory. Settings
+/// that the agent does not report to the API, such as allowed unsafe sysctls, are assumed in the
+/// pod's favour.
 pub(super) fn admission(
     world: &World,
     node: &Value,
@@ -236,7 +234,7 @@ pub(super) fn admission(
     let others: Vec<Neighbour<'_>> = others.iter().map(Neighbour::new).collect();
     let mut refusals = Vec::new();
     if let Admission::Rejected(rejection) =
-        admission::admit(&wanted, &seen(node), &others, || Ok(()))
+        admission::admit(&wanted, &admission_node(node), &others, || Ok(()))
     {
         refusals.push(RefusalReport::new(rejection.reason(), rejection.to_string()));
     }
@@ -258,8 +256,8 @@ pub(super) fn admission(
     Ok(refusals)
 }
 
-/// A node as admission sees it, from its object.
-fn seen(node: &Value) -> admission::Node {
+/// Builds admission's view of a node from its object.
+fn admission_node(node: &Value) -> admission::Node {
     const PRESSURES: [&str; 3] = ["MemoryPressure", "DiskPressure", "PIDPressure"];
     let status = &node["status"];
     let conditions = status["conditions"].as_array().into_iter().flatten();
@@ -267,7 +265,7 @@ fn seen(node: &Value) -> admission::Node {
         .filter(|condition| condition["status"] == "True")
         .filter_map(|condition| condition["type"].as_str())
         .filter(|kind| PRESSURES.contains(kind));
-    let mut seen = admission::Node {
+    let mut observed = admission::Node {
         name: super::name_of(node).to_owned(),
         os: match status["nodeInfo"]["operatingSystem"].as_str() {
             Some("linux") => Some(OsName::Linux),
@@ -281,6 +279,6 @@ fn seen(node: &Value) -> admission::Node {
         classes: offer_of_status(&status["qosResources"]),
         ..admission::Node::default()
     };
-    seen.observe(node);
-    seen
+    observed.observe(node);
+    observed
 }

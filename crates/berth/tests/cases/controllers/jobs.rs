@@ -1,4 +1,4 @@
-//! Policies of jobs. The kubelet leaves their pods alone: what becomes of each is the test's to say.
+//! Policies of jobs. The kubelet ignores their pods; the test sets their status.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 
-/// Long enough ago that nothing has to wait for it.
+/// Long enough ago that no timer is pending.
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 
 async fn start() -> Cluster {
@@ -34,7 +34,7 @@ fn is_active(pod: &Value) -> bool {
     !is_going(pod) && !["Succeeded", "Failed"].iter().any(|end| pod["status"]["phase"] == *end)
 }
 
-/// Waits until so many pods of a job run on a node, and none other is about to.
+/// Waits until exactly this many pods of a job are active.
 async fn active(cluster: &Cluster, job: &str, count: usize) -> Vec<Value> {
     let of_job = |pod: &&Value| pod["metadata"]["labels"][JOB_NAME] == job && is_active(pod);
     let reached = |pods: &[Value]| {
@@ -54,7 +54,7 @@ async fn write_status(cluster: &Cluster, pod: &Value, status: &Value) {
     written.unwrap_or_else(|error| panic!("{patch}: {error}"));
 }
 
-/// Lets a pod end with an exit code.
+/// Ends a pod with an exit code.
 async fn end(cluster: &Cluster, pod: &Value, code: i64) {
     let phase = if code == 0 { "Succeeded" } else { "Failed" };
     let terminated = json!({"exitCode": code, "startedAt": LONG_AGO, "finishedAt": LONG_AGO});
@@ -65,7 +65,7 @@ async fn end(cluster: &Cluster, pod: &Value, code: i64) {
     write_status(cluster, pod, &json!({"phase": phase, "containerStatuses": [container]})).await;
 }
 
-/// Lets a pod that was told to go do so.
+/// Removes a terminating pod.
 async fn leave(cluster: &Cluster, pod: &Value) {
     end(cluster, pod, 137).await;
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
@@ -78,11 +78,11 @@ async fn wait_for(cluster: &Cluster, job: &str, kind: &str) -> Value {
 }
 
 async fn wait_going(cluster: &Cluster, pod: &Value) {
-    cluster.wait("told to go", PODS, "a", &name(pod), is_going).await;
+    cluster.wait("the pod terminates", PODS, "a", &name(pod), is_going).await;
 }
 
 #[test]
-fn a_policy_for_failures_ignores_disruptions_and_ends_a_job_on_an_exit_code() {
+fn failure_policy_ignores_disruptions_and_fails_on_exit_code() {
     runtime().block_on(async {
         let cluster = start().await;
         let spec = json!({"completions": 2, "parallelism": 2, "podFailurePolicy": {"rules": [
@@ -112,7 +112,7 @@ fn a_policy_for_failures_ignores_disruptions_and_ends_a_job_on_an_exit_code() {
         assert_eq!(condition(&job, "FailureTarget")["reason"], "PodFailurePolicy");
         assert_eq!(condition(&job, "FailureTarget")["message"], *message);
         wait_going(&cluster, &pods[1]).await;
-        // The job has not failed while a pod of it may still run.
+        // The job has not failed while a pod may still run.
         let job = cluster.wait("counted", JOBS, "a", "j", |j| j["status"]["failed"] == 2).await;
         assert!(
             condition(&job, "Failed").is_null() && job["status"]["terminating"] == 1,
@@ -121,14 +121,14 @@ fn a_policy_for_failures_ignores_disruptions_and_ends_a_job_on_an_exit_code() {
         leave(&cluster, &pods[1]).await;
         let job = wait_for(&cluster, "j", "Failed").await;
         assert_eq!(condition(&job, "Failed")["message"], *message);
-        let told = |events: &[Value]| events.iter().any(|e| e["reason"] == "PodFailurePolicy");
-        cluster.wait_all("told", EVENTS, "a", told).await;
+        let has_event = |events: &[Value]| events.iter().any(|e| e["reason"] == "PodFailurePolicy");
+        cluster.wait_all("an event", EVENTS, "a", has_event).await;
         cluster.stop().await;
     });
 }
 
 #[test]
-fn an_index_fails_for_itself_and_the_others_go_on() {
+fn failed_index_does_not_stop_the_others() {
     runtime().block_on(async {
         let cluster = start().await;
         let spec = json!({
@@ -162,7 +162,7 @@ fn an_index_fails_for_itself_and_the_others_go_on() {
 }
 
 #[test]
-fn a_policy_for_success_ends_a_job_with_the_indexes_that_matter() {
+fn success_policy_completes_a_job() {
     runtime().block_on(async {
         let cluster = start().await;
         let spec = json!({
@@ -189,7 +189,7 @@ fn a_policy_for_success_ends_a_job_with_the_indexes_that_matter() {
 }
 
 #[test]
-fn pods_are_replaced_suspended_and_resumed_as_the_job_says() {
+fn pods_are_replaced_suspended_and_resumed() {
     runtime().block_on(async {
         let cluster = start().await;
         let spec = json!({"podReplacementPolicy": "Failed", "backoffLimit": 1});
@@ -209,7 +209,7 @@ fn pods_are_replaced_suspended_and_resumed_as_the_job_says() {
         let second = active(&cluster, "j", 1).await;
         let job = cluster.wait("counted", JOBS, "a", "j", |j| j["status"]["failed"] == 1).await;
         assert!(job["status"]["startTime"].is_string());
-        // A pod that is taken away does not count, or the job would have failed too often.
+        // A deleted pod does not count, or the job would reach its back-off limit.
         cluster.merge(JOBS, "a", "j", &json!({"spec": {"suspend": true}})).await;
         wait_going(&cluster, &second[0]).await;
         leave(&cluster, &second[0]).await;
@@ -228,12 +228,12 @@ fn pods_are_replaced_suspended_and_resumed_as_the_job_says() {
 }
 
 #[test]
-fn a_pod_that_comes_to_a_job_is_counted_and_one_that_leaves_it_is_let_go() {
+fn job_adopts_matching_pods_and_releases_others() {
     runtime().block_on(async {
         let cluster = start().await;
         let labels = json!({"app": "x", "silent": "true"});
         cluster.create(PODS, "a", &pod("found", &json!({"metadata": {"labels": labels}}))).await;
-        // A job that comes to be known before the pod makes one of its own, as it should.
+        // A job observed before the pod would create its own.
         let budget = json!({
             "metadata": {"name": "b"},
             "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "x"}}},

@@ -1,5 +1,5 @@
-//! Nodes that tell of their machine, and a scheduler that listens. The agents are a report and what is
-//! done to it by hand: when they tell something is what these tests are about.
+//! Nodes with reports of their machine, and a scheduler that uses them. An agent is a report that
+//! the test changes by hand, because these tests depend on when it is published.
 
 use objects::kubelet_config;
 use placement::demand::{
@@ -39,7 +39,7 @@ impl Agent {
         Agent { node, report }
     }
 
-    /// Books a pod of so many CPUs.
+    /// Allocates CPUs to a pod.
     fn admit(&mut self, uid: &str, cpus: i64) {
         let demand = Demand {
             uid: PodUid::new(uid),
@@ -63,7 +63,7 @@ impl Agent {
         self.report.set_ledger(ledger).unwrap();
     }
 
-    /// Makes the node's object.
+    /// Creates the node's object.
     async fn join(&self, cluster: &Cluster) {
         let extra = json!({
             "metadata": {"annotations": self.report.render()},
@@ -89,7 +89,7 @@ fn exclusive(name: &str, cpus: u32) -> Value {
 }
 
 impl Cluster {
-    /// A pod of so many CPUs for a node, once it is there: its uid.
+    /// Creates a pod with CPUs on a node, and returns its uid once it is bound.
     async fn settle(&self, name: &str, cpus: u32, node: &str) -> String {
         let mut pod = exclusive(name, cpus);
         pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
@@ -108,7 +108,7 @@ impl Cluster {
             let message = &condition(p, "PodScheduled")["message"];
             message.as_str().is_some_and(|message| message.starts_with(expected))
         };
-        self.wait("it is told why it waits", PODS, "a", name, says).await;
+        self.wait("the pod has the reason", PODS, "a", name, says).await;
     }
 }
 
@@ -117,12 +117,12 @@ const SHORTAGE: &str = "node(s) would refuse the pod: TopologyAffinityError: Res
                         empty machine).";
 
 #[test]
-fn a_pod_waits_for_cpus_of_one_numa_node_until_an_agent_tells_of_some() {
+fn pod_waits_for_a_report_with_free_cpus() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
         let (mut first, mut second) = (Agent::new("n1"), Agent::new("n2"));
-        // A pod whose object is gone, and whose containers have not ended.
+        // A deleted pod whose containers have not ended.
         first.admit("ghost", 2);
         first.join(&cluster).await;
         second.join(&cluster).await;
@@ -131,7 +131,7 @@ fn a_pod_waits_for_cpus_of_one_numa_node_until_an_agent_tells_of_some() {
         second.admit(&cluster.settle("c", 2, "n2").await, 2);
         first.tell(&cluster).await;
         second.tell(&cluster).await;
-        // Each has three CPUs to spare, one here and two there.
+        // Each node has three free CPUs, one on one NUMA node and two on the other.
         cluster.create(PODS, "a", &exclusive("late", 3)).await;
         cluster.is_told("late", &format!("0/2 nodes are available: 2 {SHORTAGE}")).await;
         first.release("ghost");
@@ -142,7 +142,7 @@ fn a_pod_waits_for_cpus_of_one_numa_node_until_an_agent_tells_of_some() {
 }
 
 #[test]
-fn what_an_agent_has_booked_wins_over_what_the_scheduler_would_guess() {
+fn reported_allocations_override_the_schedulers_assumption() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
@@ -150,9 +150,9 @@ fn what_an_agent_has_booked_wins_over_what_the_scheduler_would_guess() {
         agent.join(&cluster).await;
         let (a, b) = (cluster.settle("a", 2, "n1").await, cluster.settle("b", 2, "n1").await);
         cluster.create(PODS, "a", &exclusive("late", 3)).await;
-        // The guess: one pod on each NUMA node.
+        // The scheduler assumes one pod on each NUMA node.
         cluster.is_told("late", &format!("0/1 nodes are available: 1 {SHORTAGE}")).await;
-        // As it was: both came when another pod had the first NUMA node to itself.
+        // In fact another pod held the first NUMA node when both were admitted.
         agent.admit("earlier", 3);
         agent.admit(&a, 2);
         agent.admit(&b, 2);
@@ -164,7 +164,7 @@ fn what_an_agent_has_booked_wins_over_what_the_scheduler_would_guess() {
 }
 
 #[test]
-fn nodes_that_tell_nothing_or_nonsense_are_scheduled_to_as_ever() {
+fn nodes_without_a_valid_report_are_scheduled_normally() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
         cluster.namespace("a").await;
@@ -184,13 +184,15 @@ fn nodes_that_tell_nothing_or_nonsense_are_scheduled_to_as_ever() {
         let nonsense = json!({"metadata": {"annotations": {MACHINE: "a machine"}}});
         cluster.merge(NODES, "", "n1", &nonsense).await;
         cluster.runs_on("second", "n1").await;
-        let told = |event: &Value| {
+        let is_expected = |event: &Value| {
             event["reason"] == "InvalidNodeReport" && event["involvedObject"]["name"] == "n1"
         };
         let events = cluster
-            .wait_all("the node is told", EVENTS, "default", |events| events.iter().any(told))
+            .wait_all("the node has an event", EVENTS, "default", |events| {
+                events.iter().any(is_expected)
+            })
             .await;
-        let event = events.iter().find(|event| told(event)).unwrap();
+        let event = events.iter().find(|event| is_expected(event)).unwrap();
         assert_eq!(event["type"], "Warning");
         let message = event["message"].as_str().unwrap();
         let expected = "annotation berth.dev/machine is not a machine file: ";

@@ -1,9 +1,9 @@
-//! Pods that stand still while a node is looked at: [`Tableau`].
+//! Pods that run unchanged while a node is inspected: [`SteadyState`].
 //!
-//! The recording says of them what it is about (resources, volumes), and not what else was in their
-//! manifests. They are made up again from that: from the kind `cgroups` names, containers and resources,
-//! from `directories` volumes. A container that had no cgroup had ended, so it is an init container; one
-//! before it that had one ran on beside it.
+//! The recording has only the resources and volumes of these pods, not their manifests. The
+//! manifests are reconstructed: names, containers and resources from the kind `cgroups`, volumes
+//! from `directories`. A container without a cgroup had ended, so it is an init container; one
+//! before it with a cgroup is a sidecar.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,55 +12,55 @@ use anyhow::{Context as _, Result, ensure};
 use client::kind::{Kind, PODS};
 use serde_json::{Value, json};
 
-use super::life::{self, Played};
-use super::stage::{PATIENCE, Scene, Shape};
+use super::replay::{self, ReplayedPod};
+use super::testbed::{NodeVariant, ReplayContext, TIMEOUT};
 use super::{IMAGE, script, text};
 
-/// Where the recorder put them.
+/// The recorder's namespace.
 pub(super) const NAMESPACE: &str = "lives2";
-/// What stands between a line's kind and the policies it was recorded under.
+/// Separates a line's kind from its policies in the id.
 const POLICY: &str = "-policy-";
 
-/// What the recording has of one set of pods.
+/// The recorded pods of one set of policies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    /// Manifests, and whether those pods ran. Those that did come first, as they fitted together, and
-    /// of them those that need something for themselves.
+    /// Manifests, and whether the pods ran. Those that ran come first, because they fitted
+    /// together, and among them those with exclusive resources.
     pods: Vec<(Value, bool)>,
 }
 
-/// Pods that run, and what is their own.
+/// The running pods with their ids.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tableau {
+pub(super) struct SteadyState {
     /// By name.
     pub(super) uids: BTreeMap<String, String>,
     /// By `pod/container`.
     pub(super) containers: BTreeMap<String, String>,
-    played: Vec<Played>,
+    replayed: Vec<ReplayedPod>,
 }
 
-/// Under which policies a line was recorded.
+/// Returns the policies under which a line was recorded.
 pub(super) fn policy(line: &Value) -> &str {
     text(line, "id").split_once(POLICY).map_or("none", |(_, policy)| policy)
 }
 
-/// The node that was recorded under these policies, if it is known.
-pub(super) fn shape(policy: &str) -> Option<Shape> {
+/// Returns the node that was recorded under these policies, if it is known.
+pub(super) fn variant(policy: &str) -> Option<NodeVariant> {
     match policy {
-        "none" => Some(Shape::default()),
-        "static" => Some(script::shape("cpustatic")),
+        "none" => Some(NodeVariant::default()),
+        "static" => Some(script::variant("cpustatic")),
         _ => None,
     }
 }
 
 impl Plan {
-    /// What the lines of one set of policies say.
+    /// Reconstructs the pods from the lines of one set of policies.
     pub(super) fn new(lines: &[Value], policies: &str) -> Plan {
-        let of = |kind: &str| {
-            let mut of = lines.iter().filter(|line| text(line, "kind") == kind);
-            of.find(|line| policy(line) == policies)
+        let line_of_kind = |kind: &str| {
+            let mut matching = lines.iter().filter(|line| text(line, "kind") == kind);
+            matching.find(|line| policy(line) == policies)
         };
-        let (groups, files) = (of("cgroups"), of("directories"));
+        let (groups, files) = (line_of_kind("cgroups"), line_of_kind("directories"));
         let listed = files.and_then(|line| line["root"].as_array()).cloned().unwrap_or_default();
         let mut pods = Vec::new();
         for (name, pod) in groups.and_then(|line| line["pods"].as_object()).into_iter().flatten() {
@@ -73,7 +73,7 @@ impl Plan {
             };
             let manifest = match ran {
                 true => manifest(name, pod, there),
-                // Nothing is known of which of its containers come first.
+                // The order of its containers is unknown.
                 false => manifest(name, pod, &Value::Null),
             };
             pods.push((!ran, class, with_volumes(manifest, &listed)));
@@ -92,16 +92,16 @@ fn has_cgroup(groups: &Value, pod: &str) -> bool {
     groups.as_object().is_some_and(|groups| groups.keys().any(|path| path.ends_with(&name)))
 }
 
-/// Whether a container had ended when the others ran.
+/// Reports whether a container had ended while the others ran.
 fn had_ended(groups: &Value, pod: &str, container: &str) -> bool {
     let id = format!("<CID:{pod}/{container}>");
     groups.as_object().is_some_and(|groups| !groups.keys().any(|path| path.ends_with(&id)))
 }
 
-/// A pod of these containers and resources.
+/// Builds a pod with these containers and resources.
 fn manifest(name: &str, pod: &Value, groups: &Value) -> Value {
     let listed = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let ended = |of: &Value| had_ended(groups, name, text(of, "name"));
+    let ended = |container: &Value| had_ended(groups, name, text(container, "name"));
     let last_init = listed.iter().rposition(ended);
     let (mut inits, mut containers) = (Vec::new(), Vec::new());
     for (index, of) in listed.iter().enumerate() {
@@ -138,7 +138,7 @@ fn manifest(name: &str, pod: &Value, groups: &Value) -> Value {
     manifest
 }
 
-/// Gives a pod the volumes that were found in its directory: `[path, kind, mode, gid, target]`.
+/// Adds the volumes found in a pod's directory: `[path, kind, mode, gid, target]`.
 fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
     let name = text(&manifest["metadata"], "name").to_owned();
     let own = format!("/pods/<UID:{name}>/");
@@ -152,18 +152,22 @@ fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
         let sticky = entry[2].as_str().is_some_and(|mode| mode.len() == 4 && mode.starts_with('3'));
         match parts.as_slice() {
             ["volumes", "kubernetes.io~empty-dir", volume] => {
-                let of = if sticky { json!({"medium": "Memory"}) } else { json!({}) };
-                volumes.insert((*volume).to_owned(), json!({"name": volume, "emptyDir": of}));
+                let source = if sticky { json!({"medium": "Memory"}) } else { json!({}) };
+                volumes.insert((*volume).to_owned(), json!({"name": volume, "emptyDir": source}));
             }
             ["volumes", plugin, volume, file] if entry[1] == "link" && *file != "..data" => {
-                let of = volumes.entry((*volume).to_owned()).or_insert_with(|| json!({}));
+                let entry = volumes.entry((*volume).to_owned()).or_insert_with(|| json!({}));
                 let item = json!({"key": file, "path": file});
                 match *plugin {
-                    "kubernetes.io~configmap" => add(of, volume, "configMap", "name", "cm1", item),
-                    "kubernetes.io~secret" => add(of, volume, "secret", "secretName", "sec1", item),
+                    "kubernetes.io~configmap" => {
+                        add(entry, volume, "configMap", "name", "cm1", item)
+                    }
+                    "kubernetes.io~secret" => {
+                        add(entry, volume, "secret", "secretName", "sec1", item)
+                    }
                     _ => {
                         let token = json!({"serviceAccountToken": {"path": file}});
-                        *of = json!({"name": volume, "projected": {"sources": [token]}});
+                        *entry = json!({"name": volume, "projected": {"sources": [token]}});
                     }
                 }
             }
@@ -186,7 +190,7 @@ fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
         .collect();
     let mut mounted = 0;
     if let Some((volume, container, index)) = sub_path {
-        // A directory in the volume is what the part of it was made as.
+        // The directory in the volume is the sub-path.
         let inside = format!("{own}volumes/kubernetes.io~empty-dir/{volume}/");
         let part = listed.iter().find_map(|entry| entry[0].as_str()?.split_once(&inside));
         if let Some((_, part)) = part {
@@ -198,8 +202,10 @@ fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
             let mount = json!({"name": volume, "mountPath": path, "subPath": part});
             mounts.insert(index.min(mounts.len()), mount);
         }
-        let of = manifest["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-        mounted = of.iter().position(|of| of["name"] == container.as_str()).unwrap_or(0);
+        let containers =
+            manifest["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
+        mounted =
+            containers.iter().position(|found| found["name"] == container.as_str()).unwrap_or(0);
     }
     manifest["spec"]["containers"][mounted]["volumeMounts"] = mounts.into();
     manifest["spec"]["volumes"] = volumes.into_values().collect();
@@ -213,46 +219,46 @@ fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
     manifest
 }
 
-fn add(of: &mut Value, volume: &str, kind: &str, by: &str, source: &str, item: Value) {
-    of["name"] = volume.into();
-    of[kind][by] = source.into();
-    match of[kind]["items"].as_array_mut() {
+fn add(entry: &mut Value, volume: &str, kind: &str, by: &str, source: &str, item: Value) {
+    entry["name"] = volume.into();
+    entry[kind][by] = source.into();
+    match entry[kind]["items"].as_array_mut() {
         Some(items) => items.push(item),
-        None => of[kind]["items"] = json!([item]),
+        None => entry[kind]["items"] = json!([item]),
     }
 }
 
-impl Tableau {
-    /// Starts the pods of a plan, one after the other as the recorder did.
-    pub(super) async fn start(scene: &Scene, plan: &Plan) -> Result<Tableau> {
+impl SteadyState {
+    /// Starts the pods of a plan one after the other, as the recorder did.
+    pub(super) async fn start(context: &ReplayContext, plan: &Plan) -> Result<SteadyState> {
         let accounts = objects::catalog::find("", "v1", "serviceaccounts");
         if let Some(accounts) = accounts {
             let account = json!({"metadata": {"name": "default"}});
-            match scene.api.create(Kind::of(accounts), NAMESPACE, &account).await {
+            match context.api.create(Kind::of(accounts), NAMESPACE, &account).await {
                 Err(error) if !error.is_already_there() => return Err(error.into()),
                 _ => {}
             }
         }
-        let mut tableau = Tableau::default();
+        let mut steady_state = SteadyState::default();
         for (manifest, ran) in &plan.pods {
-            let played = life::create_and_bind(scene, &json!({"manifest": manifest})).await?;
+            let replayed = replay::create_and_bind(context, &json!({"manifest": manifest})).await?;
             let ready =
-                |pod: &Value| super::stage::condition(&pod["status"], "Ready") == Some("True");
+                |pod: &Value| super::testbed::condition(&pod["status"], "Ready") == Some("True");
             let is_ready = || {
-                let last = scene.trace.last(&played.namespace, &played.name);
+                let last = context.trace.last(&replayed.namespace, &replayed.name);
                 last.is_some_and(|(pod, _)| {
                     ready(&pod) || (!ran && pod["status"]["phase"] == "Failed")
                 })
             };
-            let came = life::wait(scene, PATIENCE, Duration::ZERO, is_ready).await;
-            let name = played.name.clone();
-            let last = scene.trace.last(&played.namespace, &played.name);
-            tableau.played.push(played);
+            let came = replay::wait(context, TIMEOUT, Duration::ZERO, is_ready).await;
+            let name = replayed.name.clone();
+            let last = context.trace.last(&replayed.namespace, &replayed.name);
+            steady_state.replayed.push(replayed);
             let (pod, _) = last.with_context(|| format!("there is no pod {name}"))?;
             ensure!(came, "{name} does not get ready: {}", pod["status"]);
-            tableau.note(&pod);
+            steady_state.note(&pod);
         }
-        Ok(tableau)
+        Ok(steady_state)
     }
 
     fn note(&mut self, pod: &Value) {
@@ -268,22 +274,23 @@ impl Tableau {
     }
 
     /// Deletes the pods, and waits until they are gone.
-    pub(super) async fn end(&self, scene: &Scene) -> Result<()> {
-        for played in &self.played {
-            super::action::act(scene, played, &json!({"delete": {}})).await?;
+    pub(super) async fn end(&self, context: &ReplayContext) -> Result<()> {
+        for replayed in &self.replayed {
+            super::action::act(context, replayed, &json!({"delete": {}})).await?;
         }
         let gone = || {
-            let left = self.played.iter().filter(|played| {
-                let last = scene.trace.last(&played.namespace, &played.name);
+            let left = self.replayed.iter().filter(|replayed| {
+                let last = context.trace.last(&replayed.namespace, &replayed.name);
                 last.is_some_and(|(_, gone)| !gone)
             });
             left.count() == 0
         };
-        ensure!(life::wait(scene, PATIENCE, Duration::ZERO, gone).await, "pods do not go");
+        ensure!(replay::wait(context, TIMEOUT, Duration::ZERO, gone).await, "pods do not go");
         Ok(())
     }
 
-    /// Ours with the recording's names for pods and containers: `<UID:name>`, `<CID:pod/container>`.
+    /// Replaces our ids by the recording's names of pods and containers: `<UID:name>`,
+    /// `<CID:pod/container>`.
     pub(super) fn named(&self, ours: &str) -> String {
         let mut named = ours.to_owned();
         for (name, uid) in &self.uids {
@@ -296,9 +303,9 @@ impl Tableau {
     }
 }
 
-/// Pods that make the agent count what it counts only when it happens: one that is refused, one whose
-/// containers end, one that cannot be started, one that is probed.
-pub(super) async fn stir(scene: &Scene) -> Result<()> {
+/// Starts pods for metrics that count rare events: one is rejected, one ends, one cannot start, one
+/// is probed.
+pub(super) async fn provoke_metrics(context: &ReplayContext) -> Result<()> {
     let pod = |name: &str, container: Value| {
         let mut container = container;
         container["name"] = "c".into();
@@ -328,37 +335,37 @@ pub(super) async fn stir(scene: &Scene) -> Result<()> {
             "Running",
         ),
     ];
-    let mut played = Vec::new();
+    let mut replayed = Vec::new();
     for (manifest, phase) in &pods {
-        let one = life::create_and_bind(scene, &json!({"manifest": manifest})).await?;
-        played.push((one, *phase));
+        let one = replay::create_and_bind(context, &json!({"manifest": manifest})).await?;
+        replayed.push((one, *phase));
     }
     let settled = || {
-        played.iter().all(|(one, phase)| {
-            let last = scene.trace.last(&one.namespace, &one.name);
+        replayed.iter().all(|(one, phase)| {
+            let last = context.trace.last(&one.namespace, &one.name);
             last.is_some_and(|(pod, _)| {
                 pod["status"]["phase"] == *phase
                     && (*phase != "Running"
-                        || super::stage::condition(&pod["status"], "Ready") == Some("True"))
+                        || super::testbed::condition(&pod["status"], "Ready") == Some("True"))
             })
         })
     };
-    ensure!(life::wait(scene, PATIENCE, Duration::ZERO, settled).await, "pods do not settle");
+    ensure!(replay::wait(context, TIMEOUT, Duration::ZERO, settled).await, "pods do not settle");
     Ok(())
 }
 
-/// Deletes what [`stir`] made.
-pub(super) async fn calm(scene: &Scene) -> Result<()> {
+/// Deletes the pods of [`provoke_metrics`].
+pub(super) async fn remove_metric_pods(context: &ReplayContext) -> Result<()> {
     let options = client::DeleteOptions { grace_seconds: Some(0), ..Default::default() };
-    let names: BTreeSet<String> = scene
+    let names: BTreeSet<String> = context
         .trace
-        .lives()
+        .all_pods()
         .into_iter()
         .filter(|((_, name), gone)| name.starts_with("figures-") && !gone)
         .map(|((_, name), _)| name)
         .collect();
     for name in names {
-        client::ignore_not_found(scene.api.delete(PODS, "lives", &name, &options).await)?;
+        client::ignore_not_found(context.api.delete(PODS, "lives", &name, &options).await)?;
     }
     Ok(())
 }
@@ -368,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_without_a_cgroup_came_before_the_others() {
+    fn containers_without_a_cgroup_are_init_containers() {
         let groups = json!({"/k/<CID:p/side>": {}, "/k/<CID:p/main>": {}});
         let listed = json!({"containers": [{"name": "side"}, {"name": "i"}, {"name": "main"}]});
         let spec = manifest("p", &listed, &groups)["spec"].clone();
@@ -383,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ran_come_before_those_that_were_refused() {
+    fn pods_that_ran_come_before_rejected_ones() {
         let pod = |class: &str| json!({"qosClass": class, "containers": [{"name": "c"}]});
         let line = json!({
             "kind": "cgroups", "id": "cgroups-policy-x",
@@ -394,15 +401,15 @@ mod tests {
             },
         });
         let plan = Plan::new(std::slice::from_ref(&line), "x");
-        let told: Vec<(&str, bool)> =
+        let pods: Vec<(&str, bool)> =
             plan.pods.iter().map(|(pod, ran)| (text(&pod["metadata"], "name"), *ran)).collect();
-        assert_eq!(told, [("c", true), ("b", true), ("a", false)]);
+        assert_eq!(pods, [("c", true), ("b", true), ("a", false)]);
         assert!(plan.pods.iter().all(|(pod, _)| pod["spec"]["containers"][0]["name"] == "c"));
         assert!(Plan::new(&[line], "y").is_empty());
     }
 
     #[test]
-    fn volumes_are_made_of_what_was_found() {
+    fn volumes_are_reconstructed_from_directories() {
         let own = "/var/lib/kubelet/pods/<UID:p>/";
         let entry = |path: &str, kind: &str, mode: &str, group: u64| {
             json!([format!("{own}{path}"), kind, mode, group])
@@ -430,9 +437,11 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_told_by_the_id() {
+    fn policies_are_parsed_from_the_id() {
         assert_eq!(policy(&json!({"id": "cgroups-policy-static"})), "static");
         assert_eq!(policy(&json!({"id": "metrics-other"})), "none");
-        assert!(shape("none").is_some() && shape("static").is_some() && shape("odd").is_none());
+        assert!(
+            variant("none").is_some() && variant("static").is_some() && variant("odd").is_none()
+        );
     }
 }

@@ -1,17 +1,16 @@
-//! Where recorded lives are played: an API server and an agent of ours on a runtime that is given, with a
-//! relay between agent and runtime: [`Stage`].
+//! The environment of replays: our API server and agent on a given runtime, with a proxy between
+//! agent and runtime: [`Testbed`].
 //!
-//! Everything is kept in a temporary directory, and nothing is decided here. What the recording did to
-//! its kubelet (stop, start, start with another configuration) is done to the agent, and what it did to
-//! its runtime (stop, start) to the relay: the runtime itself may have other users.
+//! All files are in a temporary directory; nothing is decided here. Recorded actions on the kubelet
+//! (stop, start, start with another configuration) are applied to the agent, and those on the
+//! runtime (stop, start) to the proxy, because the runtime may have other users.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent::agent::ShutdownMode;
-use agent::supervisor::TaskError;
 use anyhow::{Context as _, Result, anyhow};
 use client::kind::{NODES, PODS};
 use client::{Client, DeleteOptions};
@@ -22,76 +21,82 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::asker::{Asker, Told};
+use super::agent_client::{AgentClient, AgentResponse};
 use super::template::Template;
 use super::trace::Trace;
-use super::{calls, life};
+use super::{calls, replay};
 use crate::recorded_plugins;
 use berth::in_process::InProcess;
 use berth::server::{self, Server};
-use berth::up::Joined;
+use berth::tasks::TaskError;
+use berth::up::{AgentSettings, ServingFiles};
 
 /// The recorded node's name.
 pub(super) const NODE: &str = "node-1";
 /// The recorded machine: two CPUs without SMT, one NUMA node.
 const MACHINE: &str = "2 cores mem=24682416Ki hugepages-1Gi=0 hugepages-2Mi=0";
-/// Directories of agents, by the name of their shape.
+/// Directories of agents, by the name of their variant.
 const ROOTS: &[&str] = &["agent", "agent-static", "agent-numa"];
-/// How long anything may take that should take no time.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of actions that should be immediate.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What players of lives need. Clones are the same stage.
+/// Shared access of replays to the testbed. Clones refer to the same testbed.
 #[derive(Clone, Debug)]
-pub(super) struct Scene {
+pub(super) struct ReplayContext {
     pub(super) api: Client,
     pub(super) trace: Trace,
     pub(super) passage: CallLog,
-    /// The runtime itself, without the relay.
+    /// The runtime without the proxy.
     pub(super) runtime: cri::Client,
     pub(super) directory: PathBuf,
     cgroup_root: String,
-    /// Who asks the agent, and by whose certificates it knows them.
-    asker: Arc<Asker>,
+    /// The client of the agent's server, with the authority that the agent trusts.
+    agent_client: Arc<AgentClient>,
 }
 
-impl Scene {
-    /// The cgroup that everything of this stage is below, without the slash before it.
+impl ReplayContext {
+    /// Returns the cgroup above all others of this testbed, without its leading slash.
     pub(super) fn cgroup_root(&self) -> &str {
         &self.cgroup_root
     }
 
-    /// Where logs of containers are, and where links to them are.
+    /// Returns the directories of container logs and of links to them.
     pub(super) fn logs(&self) -> (PathBuf, PathBuf) {
         (self.directory.join("logs"), self.directory.join("links"))
     }
 
-    /// Asks the agent of a shape something over HTTPS.
-    pub(super) async fn ask(&self, shape: &Shape, method: Method, path: &str) -> Result<Told> {
-        self.asker.ask(&self.api, &self.root(shape), method, path).await
+    /// Sends an HTTPS request to the agent of a variant.
+    pub(super) async fn ask(
+        &self,
+        variant: &NodeVariant,
+        method: Method,
+        path: &str,
+    ) -> Result<AgentResponse> {
+        self.agent_client.ask(&self.api, &self.root(variant), method, path).await
     }
 
-    /// Where host paths of the recording are.
+    /// Returns the directory that replaces the recording's host paths.
     pub(super) fn host_paths(&self) -> PathBuf {
         self.directory.join("hp")
     }
 
-    /// Whether an Event of a pod has these words in it.
-    pub(super) fn says_of(&self, played: &life::Played, words: &str) -> bool {
-        let events = self.trace.events(&played.namespace, &played.name);
-        events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(words)))
+    /// Reports whether an Event of a pod contains a text.
+    pub(super) fn has_event_containing(&self, replayed: &replay::ReplayedPod, text: &str) -> bool {
+        let events = self.trace.events(&replayed.namespace, &replayed.name);
+        events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(text)))
     }
 
     pub(super) fn manifests(&self) -> PathBuf {
         self.directory.join("manifests")
     }
 
-    /// Where the agent of a shape keeps its state: one that was told other policies does not take over
-    /// what another one booked.
-    pub(super) fn root(&self, shape: &Shape) -> PathBuf {
-        self.directory.join(shape.name)
+    /// Returns the state directory of a variant's agent: agents with other policies do not migrate
+    /// each other's state.
+    pub(super) fn root(&self, variant: &NodeVariant) -> PathBuf {
+        self.directory.join(variant.name)
     }
 
-    /// For a line of the recording.
+    /// Returns a template for a line of the recording.
     pub(super) fn template(&self) -> Template {
         let path = |path: &Path| path.display().to_string();
         let roots = ROOTS
@@ -108,48 +113,48 @@ impl Scene {
     }
 }
 
-/// What differs between the nodes of the recording.
+/// The differences between the recorded nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct NodeVariant {
     /// One of [`ROOTS`].
     pub(super) name: &'static str,
-    /// Fields of the kubelet's configuration beside those of all.
+    /// Additional fields of the kubelet's configuration.
     pub(super) config: Value,
     pub(super) machine: String,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape { name: "agent", config: json!({}), machine: MACHINE.to_owned() }
+impl Default for NodeVariant {
+    fn default() -> NodeVariant {
+        NodeVariant { name: "agent", config: json!({}), machine: MACHINE.to_owned() }
     }
 }
 
-/// The sender that stops the agent, and its task.
-type RunningAgent = (watch::Sender<Option<ShutdownMode>>, JoinHandle<Result<(), TaskError>>);
+/// A running server or agent.
+type Running = JoinHandle<Result<(), TaskError>>;
 
 #[derive(Debug)]
-pub(super) struct Stage {
-    scene: Scene,
-    /// In the node's name.
+pub(super) struct Testbed {
+    context: ReplayContext,
+    /// Authenticated as the node.
     agent_api: Client,
     relay: RecordingProxy,
     place: Endpoint,
-    door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
-    agent: Option<RunningAgent>,
-    server: (watch::Sender<bool>, JoinHandle<()>),
+    proxy_server: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+    agent: Option<(watch::Sender<Option<ShutdownMode>>, Running)>,
+    server: (watch::Sender<bool>, Running),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,
 }
 
-impl Stage {
-    /// The API server, the relay and the watchers; no agent yet.
-    pub(super) async fn start(runtime: &Endpoint) -> Result<Stage> {
+impl Testbed {
+    /// Starts the API server, the proxy and the watches, without an agent.
+    pub(super) async fn start(runtime: &Endpoint) -> Result<Testbed> {
         let held = tempfile::Builder::new().prefix("berth-conformance-").tempdir()?;
         let directory = held.path().to_owned();
         let mut settings = server::Settings::new(directory.join("data"));
         settings.address.set_port(0);
         settings.plugins = recorded_plugins();
-        // Neither scheduler nor any other controller ran.
+        // The recording had neither scheduler nor controllers.
         settings.controllers.enabled = controllers::Selection::parse([])?;
         let server = Server::start(&settings).await?;
         let transport = InProcess::new(server.api().clone(), "system:admin");
@@ -166,42 +171,42 @@ impl Stage {
             "windows" => format!("npipe:////./pipe/{name}"),
             _ => format!("unix://{}/cri.sock", directory.display()),
         };
-        let scene = Scene {
+        let context = ReplayContext {
             api,
             trace,
             passage: relay.calls(),
             runtime: to,
             cgroup_root: name,
-            asker: Arc::new(Asker::new(&directory)?),
+            agent_client: Arc::new(AgentClient::new(&directory)?),
             directory,
         };
-        for directory in [scene.manifests(), scene.host_paths().join("dir")] {
+        for directory in [context.manifests(), context.host_paths().join("dir")] {
             std::fs::create_dir_all(&directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        std::fs::write(scene.host_paths().join("file"), "x")?;
-        let mut stage = Stage {
-            scene,
+        std::fs::write(context.host_paths().join("file"), "x")?;
+        let mut testbed = Testbed {
+            context,
             agent_api,
             relay,
             place: Endpoint::parse(&place)?,
-            door: None,
+            proxy_server: None,
             agent: None,
             server: (end, serving),
             watchers,
             _directory: held,
         };
-        stage.open_runtime().await?;
-        Ok(stage)
+        testbed.open_runtime().await?;
+        Ok(testbed)
     }
 
-    pub(super) fn scene(&self) -> Scene {
-        self.scene.clone()
+    pub(super) fn context(&self) -> ReplayContext {
+        self.context.clone()
     }
 
-    /// The runtime is there.
+    /// Makes the runtime available.
     pub(super) async fn open_runtime(&mut self) -> Result<()> {
-        if self.door.is_some() {
+        if self.proxy_server.is_some() {
             return Ok(());
         }
         let listener = cri::Listener::bind(&self.place).await?;
@@ -211,54 +216,55 @@ impl Stage {
         };
         let (a, b) = (self.relay.clone(), self.relay.clone());
         let serving = tokio::spawn(async move {
-            // It ends when it is told to, and then at once, as a process that is ended.
+            // The proxy stops at once, like a killed process.
             let _ = cri::serve(listener, a, b, stop, Duration::ZERO).await;
         });
-        self.door = Some((close, serving));
+        self.proxy_server = Some((close, serving));
         Ok(())
     }
 
-    /// The runtime is gone; containers run on.
+    /// Makes the runtime unavailable; containers keep running.
     pub(super) async fn close_runtime(&mut self) {
-        if let Some((close, serving)) = self.door.take() {
+        if let Some((close, serving)) = self.proxy_server.take() {
             close.send_replace(true);
             let _ = serving.await;
         }
     }
 
-    /// Starts an agent, and waits until its node is there.
-    pub(super) async fn start_agent(&mut self, shape: &Shape) -> Result<()> {
+    /// Starts an agent, and waits for its node.
+    pub(super) async fn start_agent(&mut self, variant: &NodeVariant) -> Result<()> {
         self.stop_agent().await;
-        let scene = &self.scene;
-        let written = configuration(scene, shape);
+        let context = &self.context;
+        let written = configuration(context, variant);
         let (config, _) = objects::kubelet_config::read(&written.to_string())
             .map_err(|findings| anyhow!("the configuration is wrong: {:?}", findings.errors))?;
-        let machine = planner::machine::parse(&shape.machine)?;
-        let joined = Joined {
+        let machine = planner::machine::parse(&variant.machine)?;
+        let settings = AgentSettings {
             node_name: Some(NODE.to_owned()),
             config,
             configuration: written,
             machine,
             runtime: self.place.clone(),
-            root: scene.root(shape),
-            logs: scene.directory.join("logs"),
-            log_links: Some(scene.directory.join("links")),
-            address: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-            certificate: (None, None),
-            client_authority: Some(scene.asker.authority()),
+            root: context.root(variant),
+            logs: context.directory.join("logs"),
+            log_links: Some(context.directory.join("links")),
+            address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            port: Some(0),
         };
-        let (agent, _) = joined.prepare(self.agent_api.clone()).await?;
+        let client_authority = Some(context.agent_client.authority());
+        let files = ServingFiles { client_authority, ..ServingFiles::default() };
+        let agent = settings.join(self.agent_api.clone(), files).await?;
         let (leave, leaving) = watch::channel(None);
         self.agent = Some((leave, tokio::spawn(agent.run(leaving))));
         self.ready().await
     }
 
-    /// Waits until the node says that it is ready, if the runtime has a network, or that it is there.
+    /// Waits until the node is ready, or exists if the runtime has no network.
     async fn ready(&self) -> Result<()> {
-        let network = network_is_ready(&self.scene.runtime).await;
+        let network = network_is_ready(&self.context.runtime).await;
         let looking = async {
             loop {
-                let node = self.scene.api.get::<Value>(NODES, "", NODE).await;
+                let node = self.context.api.get::<Value>(NODES, "", NODE).await;
                 if let Ok(node) = node
                     && (condition(&node["status"], "Ready") == Some("True") || !network)
                 {
@@ -267,12 +273,12 @@ impl Stage {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, looking)
+        tokio::time::timeout(TIMEOUT, looking)
             .await
-            .map_err(|_| anyhow!("the node is not ready after {} s", PATIENCE.as_secs()))
+            .map_err(|_| anyhow!("the node is not ready after {} s", TIMEOUT.as_secs()))
     }
 
-    /// Ends the agent; pods run on.
+    /// Stops the agent; pods keep running.
     pub(super) async fn stop_agent(&mut self) {
         if let Some((leave, running)) = self.agent.take() {
             leave.send_replace(Some(ShutdownMode::LeavePodsRunning));
@@ -280,59 +286,60 @@ impl Stage {
         }
     }
 
-    /// Deletes what is left, ends everything, and removes what the agent made outside its directory.
+    /// Deletes remaining pods, stops everything, and removes what the agent created outside its
+    /// directory.
     pub(super) async fn end(mut self) {
         self.clear().await;
         self.stop_agent().await;
-        remove_sandboxes(&self.scene).await;
+        remove_sandboxes(&self.context).await;
         self.close_runtime().await;
         self.server.0.send_replace(true);
         let _ = self.server.1.await;
         for watcher in self.watchers {
             watcher.abort();
         }
-        remove_cgroups(&self.scene.cgroup_root);
+        remove_cgroups(&self.context.cgroup_root);
     }
 }
 
-impl Stage {
-    /// Deletes pods that are left, and waits until they are gone.
+impl Testbed {
+    /// Deletes remaining pods, and waits until they are gone.
     pub(super) async fn clear(&self) {
-        let scene = &self.scene;
+        let context = &self.context;
         let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
-        for ((namespace, name), _) in scene.trace.lives().iter().filter(|(_, gone)| !gone) {
-            // One that is gone by now is as good.
-            let _ = scene.api.delete(PODS, namespace, name, &options).await;
+        for ((namespace, name), _) in context.trace.all_pods().iter().filter(|(_, gone)| !gone) {
+            // The pod may be gone already.
+            let _ = context.api.delete(PODS, namespace, name, &options).await;
         }
-        let all_gone = || scene.trace.lives().iter().all(|(_, gone)| *gone);
-        life::wait(scene, PATIENCE, Duration::ZERO, all_gone).await;
+        let all_gone = || context.trace.all_pods().iter().all(|(_, gone)| *gone);
+        replay::wait(context, TIMEOUT, Duration::ZERO, all_gone).await;
     }
 }
 
-/// Removes what the agent had no time to: sandboxes of pods that were on this stage, and no others.
-async fn remove_sandboxes(scene: &Scene) {
-    let uids = scene.trace.uids();
+/// Removes remaining sandboxes of this testbed's pods.
+async fn remove_sandboxes(context: &ReplayContext) {
+    let uids = context.trace.uids();
     let request = cri::v1::ListPodSandboxRequest::default();
-    let Ok(found) = scene.runtime.call(request).await else { return };
+    let Ok(found) = context.runtime.call(request).await else { return };
     for sandbox in found.items {
-        if !sandbox.metadata.is_some_and(|of| uids.contains(&of.uid)) {
+        if !sandbox.metadata.is_some_and(|metadata| uids.contains(&metadata.uid)) {
             continue;
         }
         let pod_sandbox_id = sandbox.id;
         let stop = cri::v1::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
-        // What cannot be removed is for whoever looks after the runtime.
-        let _ = scene.runtime.call(stop).await;
-        let _ = scene.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
+        // The runtime's administrator must remove what cannot be removed here.
+        let _ = context.runtime.call(stop).await;
+        let _ = context.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
     }
 }
 
-/// The recorded kubelet's configuration, as far as it is not about its ports.
-fn configuration(scene: &Scene, shape: &Shape) -> Value {
+/// Returns the recorded kubelet's configuration without its ports.
+fn configuration(context: &ReplayContext, variant: &NodeVariant) -> Value {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{}", scene.cgroup_root),
+        "cgroupRoot": format!("/{}", context.cgroup_root),
         "cgroupsPerQOS": true,
         "enforceNodeAllocatable": ["pods"],
         "failSwapOn": false,
@@ -344,39 +351,39 @@ fn configuration(scene: &Scene, shape: &Shape) -> Value {
         "maxPods": 150,
         "clusterDNS": ["10.0.0.10"],
         "clusterDomain": "cluster.local",
-        "staticPodPath": scene.manifests().display().to_string(),
+        "staticPodPath": context.manifests().display().to_string(),
     });
-    if disk_is_full(&scene.directory) {
-        // Pods would be evicted for it, which is not what is compared.
+    if disk_is_full(&context.directory) {
+        // Avoids evictions by a full disk, which are not compared.
         config["evictionHard"] = json!({"memory.available": "100Mi"});
     }
-    for (name, value) in shape.config.as_object().into_iter().flatten() {
+    for (name, value) in variant.config.as_object().into_iter().flatten() {
         config[name] = value.clone();
     }
     config
 }
 
-/// Whether the recorded thresholds of the disk could not be met here.
+/// Reports whether the disk is below the recorded thresholds.
 fn disk_is_full(directory: &Path) -> bool {
-    /// The recorded threshold, and as much for the pods.
+    /// The recorded threshold, and the same amount for the pods.
     const NEEDED: u64 = 2 << 30;
     host::os::system::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
 }
 
-/// The status of a condition.
+/// Returns the status of a condition.
 pub(super) fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a str> {
     let mut conditions = status["conditions"].as_array()?.iter();
     conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
-/// Whether pods can have a network of their own.
+/// Reports whether pods can have their own network.
 pub(super) async fn network_is_ready(runtime: &cri::Client) -> bool {
     let Ok(answer) = runtime.call(cri::v1::StatusRequest::default()).await else { return false };
     let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
     conditions.iter().any(|condition| condition.r#type == "NetworkReady" && condition.status)
 }
 
-/// Removes what is left of a cgroup of ours, in every hierarchy. Only empty ones go.
+/// Removes empty remains of our cgroup in every hierarchy.
 fn remove_cgroups(name: &str) {
     let mounted = Path::new("/sys/fs/cgroup");
     let hierarchies = std::fs::read_dir(mounted).into_iter().flatten().flatten();
@@ -391,12 +398,12 @@ fn remove_tree(directory: &Path) {
             remove_tree(&inner.path());
         }
     }
-    // What is in use stays; whoever uses it removes it.
+    // A cgroup in use stays; its user removes it.
     let _ = std::fs::remove_dir(directory);
 }
 
-/// A threshold that cannot be met, as the recorded ones could not: how many processes there may be is
-/// another number on every machine.
+/// Returns a threshold that is always exceeded, as in the recording: the process limit differs
+/// between machines.
 pub(super) fn out_of_reach(signal: &str, recorded: &str) -> Value {
     let recorded = recorded.trim_end_matches(',');
     let value = if signal == "pid.available" { "1000000000" } else { recorded };

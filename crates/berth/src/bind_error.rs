@@ -1,4 +1,5 @@
-//! Sockets that cannot be bound: [`explained`] says which flag names the port and which process has it.
+//! Explains why a socket cannot be bound: [`explain`] names the setting of the port and the process
+//! that uses it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,11 +7,11 @@ use std::path::Path;
 
 use host::processes;
 
-/// Ports that processes of Kubernetes listen on, for machines that do not show which process listens.
-const USUAL: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
+/// Default ports of Kubernetes processes, for machines that do not show which process listens.
+const WELL_KNOWN: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
 
-/// Adds to an error about a socket what to do about it. `setting` is the flag or field with the port.
-pub(crate) fn explained<E>(error: E, address: SocketAddr, setting: &str) -> anyhow::Error
+/// Adds a remedy to the error of a socket. `setting` is the flag or field with the port.
+pub(crate) fn explain<E>(error: E, address: SocketAddr, setting: &str) -> anyhow::Error
 where
     E: std::error::Error + Send + Sync + 'static,
 {
@@ -25,13 +26,13 @@ where
         Some(io::ErrorKind::AddrInUse) => {
             let holder = match processes::listener(Path::new("/proc"), port) {
                 Some(process) => format!("{} (process {}) has it", process.name, process.pid),
-                None => match USUAL.iter().find(|(usual, _)| *usual == port) {
+                None => match WELL_KNOWN.iter().find(|(known, _)| *known == port) {
                     Some((_, name)) => format!("another process has it, perhaps a {name}"),
                     None => "another process has it".to_owned(),
                 },
             };
             format!(
-                "port {port} is in use: {holder}. End it, or choose another port with {setting}"
+                "port {port} is in use: {holder}. Stop it, or choose another port with {setting}"
             )
         }
         Some(io::ErrorKind::PermissionDenied) => {

@@ -1,8 +1,8 @@
-//! The scheduler under load: nodes and pods that ask for QoS classes with capacity, and the time until
-//! every pod has its node.
+//! Benchmark of the scheduler: nodes and pods with QoS classes of limited capacity, and the time
+//! until every pod is bound.
 //!
-//! The pods are made while nothing schedules them, so that what is measured is the scheduler, the
-//! bindings it writes and what it has to read first, and not the making.
+//! The pods are created before the scheduler starts, so that the result covers reading them,
+//! scheduling and writing bindings, but not creating them.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use serde_json::json;
 
 use super::{Client, Target, finish};
 
-/// Pods a node can take of each class, of the resource that limits them.
+/// Pods per node and class that the limited resource allows.
 const CAPACITY: u32 = 20;
 
-/// How long nothing may be bound before the measurement is given up.
+/// Longest time without a binding before the benchmark fails.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Makes nodes that are ready and offer two classes.
+/// Creates ready nodes that offer two classes.
 pub(super) async fn make_nodes(target: &Target, nodes: usize, clients: usize) -> Result<()> {
     let mut makers = Vec::new();
     for first in 0..clients {
@@ -58,16 +58,16 @@ async fn make_node(client: &mut Client, number: usize) -> Result<()> {
     });
     let reply = client.send("POST", "/api/v1/nodes", node.to_string()).await?;
     reply.expect(StatusCode::CREATED)?;
-    // A new node is tainted until a loop sees it ready; no loop runs here.
+    // A new node is tainted until a controller sees it ready; no controller runs here.
     let mut made: serde_json::Value = serde_json::from_slice(&reply.body)?;
     made["spec"]["taints"] = json!([]);
     let path = format!("/api/v1/nodes/{name}");
     client.send("PUT", &path, made.to_string()).await?.expect(StatusCode::OK)
 }
 
-/// A pod that asks for a class.
+/// Returns a pod that requests a class.
 pub(super) fn pod(name: &str) -> String {
-    // Every fifth pod goes without, so that both ways are walked.
+    // Every fifth pod requests no class, to cover both code paths.
     let class = match name.as_bytes().last().map(|digit| digit % 5) {
         Some(0) => json!([]),
         Some(1 | 2) => json!([{"name": "rdt", "class": "gold"}]),
@@ -87,27 +87,27 @@ pub(super) fn pod(name: &str) -> String {
     .to_string()
 }
 
-/// Waits until so many pods are bound.
+/// Waits until this many pods are bound.
 pub(super) async fn until_bound(target: &Target, pods: usize) -> Result<()> {
     let mut client = target.connect().await?;
     let started = Instant::now();
     let (mut bound, mut last) = (0, Instant::now());
-    let mut told = Instant::now();
+    let mut last_progress = Instant::now();
     while bound < pods {
         let reply = client.send("GET", "/metrics", String::new()).await?;
         reply.expect(StatusCode::OK)?;
         let text = String::from_utf8_lossy(&reply.body);
         let name = "scheduler_schedule_attempts_total{result=\"scheduled\"} ";
         let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let now: usize = line.context("the server does not say what it scheduled")?.parse()?;
+        let now: usize = line.context("the server has no metric of scheduled pods")?.parse()?;
         if now > bound {
             (bound, last) = (now, Instant::now());
         }
         if last.elapsed() > STALL {
             bail!("{bound} of {pods} pods were bound, then none for {} s", STALL.as_secs());
         }
-        if told.elapsed() > Duration::from_secs(5) {
-            told = Instant::now();
+        if last_progress.elapsed() > Duration::from_secs(5) {
+            last_progress = Instant::now();
             eprintln!("{bound} of {pods} pods bound");
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

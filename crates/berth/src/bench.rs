@@ -1,7 +1,7 @@
-//! A load generator for the API: creates, gets, lists and watches over TLS, and what they take.
+//! A load generator for the API: creates, gets, lists and watches over TLS, with their times.
 //!
-//! Each client is one connection that sends its next request when the last was answered. It runs
-//! beside the server on the same machine, so its own work is in the figures.
+//! Each client is one connection that sends its next request after the last response. Clients run
+//! on the server's machine, so the results include their own cost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ use tokio_rustls::TlsConnector;
 
 mod scheduling;
 
-/// What to do.
+/// The size of the load.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct BenchOptions {
     pub kubeconfig: Option<PathBuf>,
     pub pods: usize,
     pub clients: usize,
@@ -36,52 +36,52 @@ pub struct Load {
     pub seconds: u64,
 }
 
-/// Measures and prints as it goes.
-pub fn run(load: &Load) -> Result<()> {
+/// Runs the benchmark and prints results as they come.
+pub fn run(options: &BenchOptions) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (target, own) = match &load.kubeconfig {
+        let (target, own) = match &options.kubeconfig {
             Some(file) => (Target::read(file)?, None),
             None => {
                 let started = Instant::now();
                 let dir = tempfile::tempdir()?;
-                let server = OwnServer::start(dir, "")?;
+                let server = BenchServer::start(dir, "")?;
                 let target = server.ready().await?;
                 println!("ready after {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
                 (target, Some(server))
             }
         };
         let memory = |what: &str| {
-            if let Some(resident) = own.as_ref().and_then(OwnServer::resident) {
+            if let Some(resident) = own.as_ref().and_then(BenchServer::resident) {
                 println!("{what}: {} resident", resident.rounded());
             }
         };
         memory("idle");
         let space = format!("bench-{}", std::process::id());
         make_namespaces(&target, &space).await?;
-        creates(&target, load, &space, pod).await?;
-        gets(&target, load, &space).await?;
+        creates(&target, options, &space, pod).await?;
+        gets(&target, options, &space).await?;
         list(&target).await?;
-        watches(&target, load, &space).await?;
+        watches(&target, options, &space).await?;
         memory("at the end");
         Ok(())
     })
 }
 
-/// Measures how fast a server's scheduler binds pods that wait for it, and prints as it goes.
-pub fn run_scheduling(load: &Load, nodes: usize) -> Result<()> {
+/// Measures how fast a server's scheduler binds pending pods, and prints results as they come.
+pub fn run_scheduling(options: &BenchOptions, nodes: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let server = OwnServer::start(tempfile::tempdir()?, "")?;
+        let server = BenchServer::start(tempfile::tempdir()?, "")?;
         let target = server.ready().await?;
         let space = format!("bench-{}", std::process::id());
         make_namespaces(&target, &space).await?;
-        scheduling::make_nodes(&target, nodes, load.clients).await?;
-        creates(&target, load, &space, scheduling::pod).await?;
+        scheduling::make_nodes(&target, nodes, options.clients).await?;
+        creates(&target, options, &space, scheduling::pod).await?;
         let dir = server.end()?;
-        let server = OwnServer::start(dir, "scheduler")?;
+        let server = BenchServer::start(dir, "scheduler")?;
         let target = server.ready().await?;
-        scheduling::until_bound(&target, load.pods).await?;
+        scheduling::until_bound(&target, options.pods).await?;
         if let Some(resident) = server.resident() {
             println!("API and scheduler at the end: {} resident", resident.rounded());
         }
@@ -89,7 +89,7 @@ pub fn run_scheduling(load: &Load, nodes: usize) -> Result<()> {
     })
 }
 
-/// How many namespaces the pods are spread over.
+/// Number of namespaces that the pods are spread over.
 const NAMESPACES: usize = 10;
 
 async fn make_namespaces(target: &Target, space: &str) -> Result<()> {
@@ -109,13 +109,18 @@ fn pod(name: &str) -> String {
     )
 }
 
-async fn creates(target: &Target, load: &Load, space: &str, pod: fn(&str) -> String) -> Result<()> {
+async fn creates(
+    target: &Target,
+    options: &BenchOptions,
+    space: &str,
+    pod: fn(&str) -> String,
+) -> Result<()> {
     let next = Arc::new(AtomicUsize::new(0));
     let started = Instant::now();
     let mut clients = Vec::new();
-    for _ in 0..load.clients {
+    for _ in 0..options.clients {
         let (mut client, next, pods, space) =
-            (target.connect().await?, Arc::clone(&next), load.pods, space.to_owned());
+            (target.connect().await?, Arc::clone(&next), options.pods, space.to_owned());
         clients.push(tokio::spawn(async move {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
@@ -132,20 +137,20 @@ async fn creates(target: &Target, load: &Load, space: &str, pod: fn(&str) -> Str
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "created {} pods with {} clients in {seconds:.1} s: {:.0} per second",
-        load.pods,
-        load.clients,
-        load.pods as f64 / seconds
+        options.pods,
+        options.clients,
+        options.pods as f64 / seconds
     );
     Ok(())
 }
 
-async fn gets(target: &Target, load: &Load, space: &str) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(load.seconds);
+async fn gets(target: &Target, options: &BenchOptions, space: &str) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(options.seconds);
     let count = Arc::new(AtomicUsize::new(0));
     let mut clients = Vec::new();
-    for number in 0..load.clients {
+    for number in 0..options.clients {
         let (mut client, count, pods, space) =
-            (target.connect().await?, Arc::clone(&count), load.pods.max(1), space.to_owned());
+            (target.connect().await?, Arc::clone(&count), options.pods.max(1), space.to_owned());
         clients.push(tokio::spawn(async move {
             let mut index = number * 7919;
             while Instant::now() < until {
@@ -161,14 +166,14 @@ async fn gets(target: &Target, load: &Load, space: &str) -> Result<()> {
     let started = Instant::now();
     finish(clients).await?;
     let rate = count.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
-    println!("read single pods with {} clients: {rate:.0} per second", load.clients);
+    println!("read single pods with {} clients: {rate:.0} per second", options.clients);
     Ok(())
 }
 
 async fn list(target: &Target) -> Result<()> {
     let mut client = target.connect().await?;
     for _ in 0..2 {
-        // Not kept: what is measured is the server, not the memory of its client.
+        // The list is discarded, so that the client's memory does not affect the result.
         let started = Instant::now();
         let mut stream = client.open("/api/v1/pods").await?;
         let mut bytes = 0;
@@ -181,23 +186,24 @@ async fn list(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// How many pods are made while the watches are open.
+/// Number of pods created while the watches are open.
 const WATCHED: usize = 100;
 
-async fn watches(target: &Target, load: &Load, space: &str) -> Result<()> {
-    if load.watchers == 0 {
+async fn watches(target: &Target, options: &BenchOptions, space: &str) -> Result<()> {
+    if options.watchers == 0 {
         return Ok(());
     }
-    let seen = Arc::new(AtomicUsize::new(0));
+    let received = Arc::new(AtomicUsize::new(0));
     let mut watchers = Vec::new();
     let path = format!("/api/v1/namespaces/{space}-0/pods?watch=1&resourceVersion=");
     let mut client = target.connect().await?;
     let listed = client.send("GET", "/api/v1/pods?limit=1", String::new()).await?;
     let listed: serde_json::Value = serde_json::from_slice(&listed.body)?;
     let version = listed["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-    for _ in 0..load.watchers {
+    for _ in 0..options.watchers {
         let mut client = target.connect().await?;
-        let (path, seen) = (format!("{path}{version}&timeoutSeconds=60"), Arc::clone(&seen));
+        let (path, received) =
+            (format!("{path}{version}&timeoutSeconds=60"), Arc::clone(&received));
         watchers.push(tokio::spawn(async move {
             let mut stream = client.open(&path).await?;
             let mut events = 0;
@@ -207,7 +213,7 @@ async fn watches(target: &Target, load: &Load, space: &str) -> Result<()> {
                     events += data.iter().filter(|byte| **byte == b'\n').count();
                 }
             }
-            seen.fetch_add(events, Ordering::Relaxed);
+            received.fetch_add(events, Ordering::Relaxed);
             anyhow::Ok(())
         }));
     }
@@ -220,8 +226,8 @@ async fn watches(target: &Target, load: &Load, space: &str) -> Result<()> {
     finish(watchers).await?;
     println!(
         "{} watchers saw all {WATCHED} new pods: {} events in {:.2} s",
-        load.watchers,
-        seen.load(Ordering::Relaxed),
+        options.watchers,
+        received.load(Ordering::Relaxed),
         started.elapsed().as_secs_f64()
     );
     Ok(())
@@ -234,14 +240,14 @@ async fn finish(tasks: Vec<tokio::task::JoinHandle<Result<()>>>) -> Result<()> {
     Ok(())
 }
 
-/// Where the server is, and who we are to it.
+/// The server's address and the client's credentials.
 struct Target {
     address: String,
     tls: TlsConnector,
 }
 
 impl Target {
-    /// Reads a kubeconfig with a certificate of a client in it, as `berth server` writes them.
+    /// Reads a kubeconfig with a client certificate, as `berth server` writes it.
     fn read(kubeconfig: &Path) -> Result<Target> {
         let text = fs::read_to_string(kubeconfig)
             .with_context(|| format!("cannot read {}", kubeconfig.display()))?;
@@ -286,7 +292,7 @@ impl Target {
         let stream = self.tls.connect(name, stream).await?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
-            // Requests learn of it when the connection breaks.
+            // Requests fail when the connection breaks.
             let _ = connection.await;
         });
         Ok(Client { sender })
@@ -297,12 +303,12 @@ struct Client {
     sender: SendRequest<Full<Bytes>>,
 }
 
-struct Answer {
+struct Response {
     status: StatusCode,
     body: Bytes,
 }
 
-impl Answer {
+impl Response {
     fn expect(&self, status: StatusCode) -> Result<()> {
         if self.status != status {
             bail!("{}: {}", self.status, String::from_utf8_lossy(&self.body));
@@ -312,7 +318,7 @@ impl Answer {
 }
 
 impl Client {
-    async fn send(&mut self, method: &str, path: &str, body: String) -> Result<Answer> {
+    async fn send(&mut self, method: &str, path: &str, body: String) -> Result<Response> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -324,10 +330,10 @@ impl Client {
         let response = self.sender.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
-        Ok(Answer { status, body })
+        Ok(Response { status, body })
     }
 
-    /// The body of an answer that does not end.
+    /// Returns the body of a response that does not end.
     async fn open(&mut self, path: &str) -> Result<hyper::body::Incoming> {
         let request = Request::builder()
             .uri(path)
@@ -343,37 +349,37 @@ impl Client {
     }
 }
 
-/// A server that lives as long as the measurement.
-struct OwnServer {
+/// A server that runs for the duration of the measurement.
+struct BenchServer {
     child: Child,
-    /// `None` once given back.
+    /// `None` after [`BenchServer::end`].
     dir: Option<tempfile::TempDir>,
 }
 
-impl OwnServer {
-    fn start(dir: tempfile::TempDir, controllers: &str) -> Result<OwnServer> {
+impl BenchServer {
+    fn start(dir: tempfile::TempDir, controllers: &str) -> Result<BenchServer> {
         let child = Command::new(std::env::current_exe()?)
             .args(["server", "--https-listen-port", "0", "--controllers", controllers])
-            // No loop makes accounts.
+            // No controller runs that would create service accounts.
             .args(["--disable-admission-plugins", "ServiceAccount"])
             .arg("--data-dir")
             .arg(dir.path())
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start a server")?;
-        Ok(OwnServer { child, dir: Some(dir) })
+        Ok(BenchServer { child, dir: Some(dir) })
     }
 
-    /// Ends the process and gives back where it kept everything.
+    /// Stops the process and returns its data directory.
     fn end(mut self) -> Result<tempfile::TempDir> {
         let dir = self.dir.take().context("a server ends once")?;
         drop(self);
-        // What it wrote when it was ready is no sign that the next one is.
+        // The file signals readiness; the next server must write it again.
         fs::remove_file(dir.path().join("kubeconfig"))?;
         Ok(dir)
     }
 
-    /// Waits until it answers.
+    /// Waits until the server responds.
     async fn ready(&self) -> Result<Target> {
         let dir = self.dir.as_ref().context("the server has ended")?;
         let kubeconfig = dir.path().join("kubeconfig");
@@ -392,7 +398,7 @@ impl OwnServer {
         bail!("the server did not become ready")
     }
 
-    /// What the process holds in memory, where the system says so in a file.
+    /// Returns the resident memory of the process, on systems with `/proc`.
     fn resident(&self) -> Option<placement::Bytes> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -401,9 +407,9 @@ impl OwnServer {
     }
 }
 
-impl Drop for OwnServer {
+impl Drop for BenchServer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

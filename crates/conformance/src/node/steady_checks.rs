@@ -1,8 +1,9 @@
-//! What is found on a node while pods stand still on it (kinds `cgroups`, `state-files`, `directories`,
-//! `podresources`, `http`, `metrics`), compared with ours: [`judge_all`].
+//! Recorded facts of a node while pods run on it (kinds `cgroups`, `state-files`, `directories`,
+//! `podresources`, `http`, `metrics`), compared with ours: [`check_all`].
 //!
-//! The lines of one set of policies were recorded with the same pods, so they are played together: the
-//! pods are started, everything is looked at, the pods are deleted, and what is left is looked at.
+//! The lines of one set of policies were recorded with the same pods, so they are checked together:
+//! the pods are started, everything is compared, the pods are deleted, and the remains are
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,30 +16,30 @@ use objects::pod::OsName;
 use serde_json::{Map, Value, json};
 
 use super::super::{Difference, Outcome};
-use super::stage::{Scene, Shape, Stage};
-use super::tableau::{self, NAMESPACE, Plan, Tableau};
-use super::{endpoints, figures, files, groups, not_served, outcome, text};
+use super::steady_state::{self, NAMESPACE, Plan, SteadyState};
+use super::testbed::{NodeVariant, ReplayContext, Testbed};
+use super::{cgroups, endpoints, files, metrics, not_served, outcome, text};
 
 const KINDS: &[&str] =
     &["cgroups", "state-files", "directories", "podresources", "http", "metrics"];
 
-/// Whether a line is about what is found beside pods that stand still.
+/// Reports whether a line is of these kinds.
 pub(super) fn is_about(line: &Value) -> bool {
     KINDS.contains(&text(line, "kind"))
 }
 
-/// Compares all such lines; `all` are those of the whole recording, which say what the pods are.
-pub(super) async fn judge_all(
-    stage: &mut Stage,
+/// Compares all such lines; `all` are the lines of the whole recording, which define the pods.
+pub(super) async fn check_all(
+    testbed: &mut Testbed,
     lines: &[Value],
     all: &[Value],
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    let policies: BTreeSet<&str> = lines.iter().map(tableau::policy).collect();
+    let policies: BTreeSet<&str> = lines.iter().map(steady_state::policy).collect();
     for policy in policies {
         let lines: Vec<&Value> =
-            lines.iter().filter(|line| tableau::policy(line) == policy).collect();
-        let Some(shape) = tableau::shape(policy) else {
+            lines.iter().filter(|line| steady_state::policy(line) == policy).collect();
+        let Some(variant) = steady_state::variant(policy) else {
             outcomes.extend(lines.iter().map(|line| {
                 let kind = format!("node/{}", text(line, "kind"));
                 let why = "it is not known how that node was configured";
@@ -47,55 +48,55 @@ pub(super) async fn judge_all(
             continue;
         };
         eprintln!("        a node to look at, policy {policy}");
-        outcomes.extend(judge_under(stage, &shape, &lines, &Plan::new(all, policy)).await?);
+        outcomes.extend(check_under(testbed, &variant, &lines, &Plan::new(all, policy)).await?);
     }
     Ok(outcomes)
 }
 
-/// The lines of one set of policies.
-async fn judge_under(
-    stage: &mut Stage,
-    shape: &Shape,
+/// Compares the lines of one set of policies.
+async fn check_under(
+    testbed: &mut Testbed,
+    variant: &NodeVariant,
     lines: &[&Value],
     plan: &Plan,
 ) -> Result<Vec<Outcome>> {
-    let scene = stage.scene();
-    let root = scene.root(shape);
-    stage.start_agent(shape).await?;
+    let context = testbed.context();
+    let root = context.root(variant);
+    testbed.start_agent(variant).await?;
     let before = files::state(&root);
-    let played = Tableau::start(&scene, plan).await;
+    let replayed = SteadyState::start(&context, plan).await;
     let mut found: BTreeMap<&str, Result<Vec<Difference>>> = BTreeMap::new();
-    if let Ok(tableau) = &played {
-        // Other pods would be found among those of the recording.
+    if let Ok(steady_state) = &replayed {
+        // Additional pods would appear among the recorded ones.
         let (figures, others): (Vec<&Value>, Vec<&Value>) =
             lines.iter().partition(|line| text(line, "kind") == "metrics");
         for line in others {
-            let differences = while_standing(&scene, shape, tableau, line, &before).await;
+            let differences = while_pods_run(&context, variant, steady_state, line, &before).await;
             found.insert(text(line, "id"), differences);
         }
         if !figures.is_empty() {
-            tableau::stir(&scene).await?;
+            steady_state::provoke_metrics(&context).await?;
         }
         for line in figures {
-            let differences = while_standing(&scene, shape, tableau, line, &before).await;
+            let differences = while_pods_run(&context, variant, steady_state, line, &before).await;
             found.insert(text(line, "id"), differences);
         }
-        tableau::calm(&scene).await?;
-        tableau.end(&scene).await?;
+        steady_state::remove_metric_pods(&context).await?;
+        steady_state.end(&context).await?;
         for line in lines {
             if let Some(Ok(found)) = found.get_mut(text(line, "id")) {
-                found.extend(afterwards(&scene, &root, line).await);
+                found.extend(afterwards(&context, &root, line).await);
             }
         }
     } else {
-        stage.clear().await;
+        testbed.clear().await;
     }
     let outcomes = lines.iter().map(|line| {
         let (kind, id) = (format!("node/{}", text(line, "kind")), text(line, "id"));
-        if let Some(why) = unplayable(line, plan) {
+        if let Some(why) = skip_reason(line, plan) {
             return not_served(kind, id, why);
         }
-        let differences = match (&played, found.remove(id)) {
+        let differences = match (&replayed, found.remove(id)) {
             (Err(error), _) => Err(format!("{error:#}")),
             (_, Some(Err(error))) => Err(format!("{error:#}")),
             (_, Some(Ok(differences))) => Ok(differences),
@@ -110,13 +111,14 @@ async fn judge_under(
     Ok(outcomes.collect())
 }
 
-/// Why a line cannot be compared, if so.
-fn unplayable(line: &Value, plan: &Plan) -> Option<&'static str> {
+/// Returns the reason why a line cannot be compared, if any.
+fn skip_reason(line: &Value, plan: &Plan) -> Option<&'static str> {
     let of_pods = !matches!(text(line, "kind"), "http" | "metrics") && line["content"].is_null();
     if of_pods && plan.is_empty() {
-        return Some("the recording does not say which pods there were");
+        return Some("the recording lacks the pods");
     }
-    let version_1 = Cgroups::observe().is_ok_and(|of| matches!(of.layout(), Layout::V1 { .. }));
+    let version_1 =
+        Cgroups::observe().is_ok_and(|cgroups| matches!(cgroups.layout(), Layout::V1 { .. }));
     match text(line, "kind") {
         "cgroups" if !version_1 => Some("recorded with cgroup v1, which is not here"),
         "directories" if std::env::consts::FAMILY != "unix" => Some("recorded on Linux"),
@@ -124,39 +126,39 @@ fn unplayable(line: &Value, plan: &Plan) -> Option<&'static str> {
     }
 }
 
-async fn while_standing(
-    scene: &Scene,
-    shape: &Shape,
-    tableau: &Tableau,
+async fn while_pods_run(
+    context: &ReplayContext,
+    variant: &NodeVariant,
+    steady_state: &SteadyState,
     line: &Value,
     before: &BTreeMap<String, String>,
 ) -> Result<Vec<Difference>> {
-    let root = scene.root(shape);
+    let root = context.root(variant);
     Ok(match text(line, "kind") {
-        "cgroups" => groups::judge(scene, tableau, line),
+        "cgroups" => cgroups::check(context, steady_state, line),
         "state-files" if line["content"].is_object() => files::record(&root, line),
-        "state-files" => files::state_differs(&root, tableau, line, before),
-        "directories" => files::tree_differs(scene, &root, tableau, line),
+        "state-files" => files::state_differs(&root, steady_state, line, before),
+        "directories" => files::tree_differs(context, &root, steady_state, line),
         "podresources" => resources_differ(line, &resources(&root, line).await),
-        "http" => endpoints::judge(scene, shape, line).await?,
+        "http" => endpoints::check(context, variant, line).await?,
         _ => {
-            let told = scene.ask(shape, Method::GET, text(line, "path")).await?;
-            figures::judge(line, &figures::read(&told.body))
+            let response = context.ask(variant, Method::GET, text(line, "path")).await?;
+            metrics::check(line, &metrics::read(&response.body))
         }
     })
 }
 
-/// What the recording has of the time after the pods were deleted.
-async fn afterwards(scene: &Scene, root: &Path, line: &Value) -> Vec<Difference> {
+/// Compares recorded facts after the deletion of the pods.
+async fn afterwards(context: &ReplayContext, root: &Path, line: &Value) -> Vec<Difference> {
     match text(line, "kind") {
-        "cgroups" => groups::left(scene, line).await,
+        "cgroups" => cgroups::left(context, line).await,
         "state-files" => files::state_after(root, line),
         _ => Vec::new(),
     }
 }
 
-/// What the Pod Resources API of the agent answers to what was asked, in the recording's form. It lets
-/// itself be asked ten times at once, so nothing else is.
+/// Repeats the recorded requests to the agent's Pod Resources API, in the recording's form. The API
+/// is rate-limited to ten requests, so there are no others.
 async fn resources(root: &Path, line: &Value) -> Map<String, Value> {
     let os = if std::env::consts::OS == "windows" { OsName::Windows } else { OsName::Linux };
     let mut answers = Map::new();
@@ -184,30 +186,30 @@ async fn resources(root: &Path, line: &Value) -> Map<String, Value> {
     let all = client.call(v1::AllocatableResourcesRequest::default()).await;
     let all = all.map_or_else(error, |all| held(&all.cpu_ids, &all.memory).into());
     answers.insert("GetAllocatableResources".to_owned(), all);
-    let asked = line["answers"].as_object().into_iter().flatten();
-    for name in asked.filter_map(|(question, _)| question.strip_prefix("Get ")) {
+    let requests = line["answers"].as_object().into_iter().flatten();
+    for name in requests.filter_map(|(question, _)| question.strip_prefix("Get ")) {
         let pod_name = if name == "missing" { "nope" } else { name }.to_owned();
         let pod_namespace = NAMESPACE.to_owned();
         let got = client.call(v1::GetPodResourcesRequest { pod_name, pod_namespace }).await;
-        let told = |got: v1::GetPodResourcesResponse| json!({"pod_resources": got.pod_resources.as_ref().map(pod)});
-        answers.insert(format!("Get {name}"), got.map_or_else(error, told));
+        let to_json = |got: v1::GetPodResourcesResponse| json!({"pod_resources": got.pod_resources.as_ref().map(pod)});
+        answers.insert(format!("Get {name}"), got.map_or_else(error, to_json));
     }
     answers
 }
 
-/// CPUs and memory, without what there is none of.
+/// Renders CPUs and memory; empty ones are omitted.
 fn held(cpus: &[i64], memory: &[v1::ContainerMemory]) -> Map<String, Value> {
     let mut fields = Map::new();
     if !cpus.is_empty() {
         fields.insert("cpu_ids".to_owned(), json!(cpus));
     }
     if !memory.is_empty() {
-        let block = |of: &v1::ContainerMemory| {
-            let nodes = of.topology.iter().flat_map(|of| &of.nodes);
+        let block = |memory: &v1::ContainerMemory| {
+            let nodes = memory.topology.iter().flat_map(|topology| &topology.nodes);
             let nodes: Vec<Value> = nodes
                 .map(|node| if node.id == 0 { json!({}) } else { json!({"ID": node.id}) })
                 .collect();
-            json!({"memory_type": of.memory_type, "size": of.size, "topology": {"nodes": nodes}})
+            json!({"memory_type": memory.memory_type, "size": memory.size, "topology": {"nodes": nodes}})
         };
         fields.insert("memory".to_owned(), memory.iter().map(block).collect());
     }
@@ -215,17 +217,16 @@ fn held(cpus: &[i64], memory: &[v1::ContainerMemory]) -> Map<String, Value> {
 }
 
 fn pod(pod: &v1::PodResources) -> Value {
-    let container = |of: &v1::ContainerResources| -> Value {
-        let mut fields = held(&of.cpu_ids, &of.memory);
-        fields.insert("name".to_owned(), of.name.clone().into());
+    let container = |container: &v1::ContainerResources| -> Value {
+        let mut fields = held(&container.cpu_ids, &container.memory);
+        fields.insert("name".to_owned(), container.name.clone().into());
         fields.into()
     };
     let containers: Vec<Value> = pod.containers.iter().map(container).collect();
     json!({"name": pod.name, "namespace": pod.namespace, "containers": containers})
 }
 
-/// Where the answers are not the recorded ones. The order of pods carries no meaning; 64-bit numbers may
-/// be written as texts.
+/// Compares the responses. The order of pods has no meaning; 64-bit numbers may be strings.
 fn resources_differ(line: &Value, ours: &Map<String, Value>) -> Vec<Difference> {
     let mut found = Vec::new();
     for (question, recorded) in line["answers"].as_object().into_iter().flatten() {
@@ -242,7 +243,7 @@ fn resources_differ(line: &Value, ours: &Map<String, Value>) -> Vec<Difference> 
     found
 }
 
-/// Numbers as numbers, ids with their usual spelling, and pods by name.
+/// Normalises numbers, the spelling of ids, and the order of pods.
 fn ordered(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -250,9 +251,9 @@ fn ordered(value: &Value) -> Value {
                 "id" => ("ID".to_owned(), ordered(value)),
                 _ => (name.clone(), ordered(value)),
             };
-            // A field at its default may be left out.
-            let told = |(_, value): &(String, Value)| *value != json!(0);
-            fields.iter().map(field).filter(told).collect::<Map<_, _>>().into()
+            // A field with its default value may be omitted.
+            let is_set = |(_, value): &(String, Value)| *value != json!(0);
+            fields.iter().map(field).filter(is_set).collect::<Map<_, _>>().into()
         }
         Value::Array(items) => {
             let mut items: Vec<Value> = items.iter().map(ordered).collect();
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_compared_without_the_order_of_pods() {
+    fn responses_are_compared_without_the_order_of_pods() {
         let pod = |name: &str, cpus: Value| json!({"name": name, "namespace": "n", "containers": [{"name": "c", "cpu_ids": cpus}]});
         let list = |pods: Vec<Value>| json!({"pod_resources": pods});
         let line =
@@ -289,8 +290,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_number_0_is_told_by_nothing() {
-        let told = ordered(&json!({"nodes": [{"id": "0"}, {"ID": 1}]}));
-        assert_eq!(told, json!({"nodes": [{}, {"ID": 1}]}));
+    fn numa_node_0_may_be_omitted() {
+        let got = ordered(&json!({"nodes": [{"id": "0"}, {"ID": 1}]}));
+        assert_eq!(got, json!({"nodes": [{}, {"ID": 1}]}));
     }
 }

@@ -1,9 +1,9 @@
-//! A life of ours beside the recorded one: [`differences`].
+//! Compares a replayed pod with the recorded one: [`differences`].
 //!
-//! States by the rule of [`significant`](super::significant), each standing one and the last with the
-//! whole status; Events as a set of type, reason, message, field and source; calls to the runtime in their
-//! order for each container, with attempts, grace periods and errors. When things happened, how often an
-//! Event was repeated, and when what has ended is cleared away is not compared.
+//! Compared are states by the rule of [`states`](super::states), with the whole status of each
+//! stable state and of the last; Events as a set of type, reason, message, field and source; and
+//! runtime calls in order per container, with attempts, grace periods and errors. Times, repeat
+//! counts of Events, and the time of clean-up are not compared.
 
 use std::collections::BTreeMap;
 
@@ -11,41 +11,42 @@ use serde_json::{Map, Value, json};
 
 use super::super::Difference;
 use super::calls::{Call, Calls};
-use super::life::{self, Played};
-use super::significant::{
-    State, glimpsed, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
+use super::replay::{self, ReplayedPod};
+use super::states::{
+    State, in_order, is_optional_in_ours, may_be_missing, reasons, runs, short_lived_reasons,
+    without_artefacts,
 };
-use super::stage::{NODE, Scene};
 use super::template::Template;
+use super::testbed::{NODE, ReplayContext};
 use super::{IMAGE, OTHER_NAME, registry};
 
-/// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
+/// Tolerance of a grace period in seconds: the time since the deletion is subtracted from it.
 const GRACE: i64 = 1;
 
-#[expect(clippy::needless_pass_by_value, reason = "texts are made where they are told")]
+#[expect(clippy::needless_pass_by_value, reason = "callers format texts inline")]
 fn differ(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Difference {
     Difference { what: what.into(), expected: expected.to_string(), got: got.to_string() }
 }
 
-/// Where a life of ours is not as it was recorded.
+/// Returns the differences between a replayed pod and the recorded one.
 pub(super) fn differences(
-    scene: &Scene,
+    context: &ReplayContext,
     line: &Value,
-    played: &Played,
+    replayed: &ReplayedPod,
     calls: &Calls,
 ) -> Vec<Difference> {
     if let Some(expected) = line.get("create_error") {
-        return refusal(expected, played.refused.as_deref());
+        return refusal(expected, replayed.refused.as_deref());
     }
     let mut found = Vec::new();
-    let mut template = scene.template();
-    let whole = scene.trace.whole(&played.namespace, &played.name);
+    let mut template = context.template();
+    let whole = context.trace.whole(&replayed.namespace, &replayed.name);
     let uid = whole.last().map_or("", |pod| pod["metadata"]["uid"].as_str().unwrap_or_default());
     // A mirror pod's Events are about the pod in the file, whose uid is the hash.
     let _ = template.text("<UID>", uid);
-    states(scene, line, played, &mut template, &mut found);
-    answers(line, played, &mut template, &mut found);
-    events(scene, line, played, &mut template, &mut found);
+    states(context, line, replayed, &mut template, &mut found);
+    answers(line, replayed, &mut template, &mut found);
+    events(context, line, replayed, &mut template, &mut found);
     let mut uids: Vec<&str> = Vec::new();
     for pod in &whole {
         let metadata = &pod["metadata"];
@@ -55,16 +56,16 @@ pub(super) fn differences(
             uids.push(id);
         }
     }
-    let calls: Vec<Call> = uids.iter().flat_map(|uid| calls.of(uid)).cloned().collect();
+    let calls: Vec<Call> = uids.iter().flat_map(|uid| calls.for_pod(uid)).cloned().collect();
     requests(line, &calls, &template, &mut found);
     if let (Some(wanted), Some(first)) = (line.get("mirror_pod"), whole.first()) {
-        mirror(scene, wanted, first, &mut found);
+        mirror(context, wanted, first, &mut found);
     }
     found
 }
 
-/// What clients depend on of a mirror pod.
-fn mirror(scene: &Scene, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
+/// Compares the parts of a mirror pod that clients depend on.
+fn mirror(context: &ReplayContext, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
     let view = |pod: &Value| {
         let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
         json!({
@@ -77,10 +78,10 @@ fn mirror(scene: &Scene, wanted: &Value, ours: &Value, found: &mut Vec<Differenc
             "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
         })
     };
-    scene.template().value(&view(wanted), &view(ours), "mirror pod", found);
+    context.template().value(&view(wanted), &view(ours), "mirror pod", found);
 }
 
-/// That the API server did not take it, and what it said.
+/// Compares the API server's rejection of a pod.
 fn refusal(expected: &Value, got: Option<&str>) -> Vec<Difference> {
     let message = expected["message"].as_str().or_else(|| expected.as_str()).unwrap_or_default();
     match got {
@@ -94,22 +95,22 @@ fn list<'a>(line: &'a Value, key: &str) -> &'a [Value] {
 }
 
 fn states(
-    scene: &Scene,
+    context: &ReplayContext,
     line: &Value,
-    played: &Played,
+    replayed: &ReplayedPod,
     template: &mut Template,
     found: &mut Vec<Difference>,
 ) {
     let recorded = list(line, "snapshots");
-    let ours = scene.trace.snapshots(&played.namespace, &played.name, played.zero);
+    let ours = context.trace.snapshots(&replayed.namespace, &replayed.name, replayed.zero);
     let (recorded_runs, our_runs) = (runs(recorded), runs(&ours));
-    let wanted: Vec<_> = recorded_runs.iter().filter(|run| run.stands()).collect();
+    let wanted: Vec<_> = recorded_runs.iter().filter(|run| run.is_stable()).collect();
     let matched = in_order(wanted.iter().map(|run| &run.state), &our_runs);
     if let Some(missing) = wanted.get(matched.len()) {
         found.push(differ(
             format!("state {} of {} in order", matched.len() + 1, wanted.len()),
             &missing.state,
-            life::told(&ours),
+            replay::render_runs(&ours),
         ));
     }
     for (run, index) in wanted.iter().zip(&matched) {
@@ -118,7 +119,7 @@ fn states(
             .rev()
             .find(|index| State::of(&ours[*index]).is_exactly(&run.state));
         let is_last = run.to.is_none();
-        // Where other words say the same there is nothing more to compare, but for the end.
+        // If the state is equivalent but worded differently, only the last one is compared further.
         let Some(index) = same.or(is_last.then_some(our_run.last)) else { continue };
         let place = format!("status at {:.1} s", run.from);
         let (mut theirs, mut own) = (prepared(&recorded[run.last]), prepared(&ours[index]));
@@ -129,26 +130,26 @@ fn states(
         template.value(&theirs, &own, &place, found);
     }
     let (their_words, our_words) =
-        (words(recorded, &recorded_runs, false), words(&ours, &our_runs, false));
-    let standing = words(recorded, &recorded_runs, true);
-    let glimpsed = glimpsed(recorded);
+        (reasons(recorded, &recorded_runs, false), reasons(&ours, &our_runs, false));
+    let standing = reasons(recorded, &recorded_runs, true);
+    let short_lived_reasons = short_lived_reasons(recorded);
     for word in their_words.difference(&our_words) {
-        if glimpsed.contains(word) {
+        if short_lived_reasons.contains(word) {
             continue;
         }
         if !may_be_missing(word) || standing.contains(word) {
-            found.push(differ("what is said of the pod", word, "never said"));
+            found.push(differ("reported reasons", word, "never reported"));
         }
     }
     for word in our_words.difference(&their_words) {
-        if !recorded_runs.last().is_some_and(|last| may_be_said(word, last)) {
-            found.push(differ("what is said of the pod", "never said", word));
+        if !recorded_runs.last().is_some_and(|last| is_optional_in_ours(word, last)) {
+            found.push(differ("reported reasons", "never reported", word));
         }
     }
 }
 
-/// Returns whether a message may be taken from a log of both streams. The runtime copies each of them on its own, so
-/// that the order of lines of different streams is chance.
+/// Reports whether a message may come from a log of both streams. The runtime copies each stream
+/// separately, so the order of their lines is random.
 fn logs_two_streams(line: &Value) -> bool {
     let manifest = line["manifest"].to_string();
     manifest.contains("FallbackToLogsOnError") && manifest.contains(">&2")
@@ -172,7 +173,7 @@ fn sort_messages(value: &mut Value) {
     }
 }
 
-/// A snapshot with lists as maps where order carries no meaning, and without what depends on the machine.
+/// Turns lists without a defined order into maps, and removes machine-dependent values.
 fn prepared(snapshot: &Value) -> Value {
     let mut status = without_artefacts(&snapshot["status"]);
     by_name(&mut status, "conditions", "type");
@@ -194,8 +195,8 @@ fn prepared(snapshot: &Value) -> Value {
     })
 }
 
-/// Resources of which there are none may be said or left out; upstream does one or the other by whether
-/// the pod's cgroup was still there. An image is told by any of its names, as the runtime likes.
+/// Removes empty resources, which upstream reports depending on whether the pod's cgroup still
+/// existed, and all names of an image but one, which the runtime chooses.
 fn without_nothing(status: &mut Value) {
     let Some(fields) = status.as_object_mut() else { return };
     let is_nothing = |value: &Value| value.as_object().is_some_and(Map::is_empty);
@@ -210,7 +211,8 @@ fn without_nothing(status: &mut Value) {
                 let id = text(value);
                 *value = id.rsplit('@').next().unwrap_or_default().into();
             }
-            // Its own or its predecessor's, by what was told last before the pod was deleted.
+            // The id is its own or its predecessor's, depending on the last status before the
+            // deletion.
             "lastState" if value["terminated"]["containerID"].is_string() => {
                 value["terminated"]["containerID"] = Value::Null;
                 without_nothing(value);
@@ -229,9 +231,9 @@ fn by_name(status: &mut Value, list: &str, key: &str) {
     status[list] = Value::Object(named.collect::<Map<_, _>>());
 }
 
-/// A message without what depends on the machine and on who else is there: what is used and what there
-/// is, in a refusal (but for the number of pods, which the configuration says); process ids; how long the
-/// name of a directory is that only has to be new; what this machine's resolver says.
+/// Removes parts of a message that depend on the machine and on other pods: used and available
+/// amounts in a rejection (except the number of pods, which is configured), process ids, the length
+/// of a random directory name, and the resolver's error.
 fn figures(message: &str) -> String {
     let mut text = message.to_owned();
     if !message.contains("resource: pods") {
@@ -243,7 +245,7 @@ fn figures(message: &str) -> String {
     }
     text = after_each(&text, "current usage (", |c| c.is_ascii_digit());
     if let Some((before, _)) = text.split_once("cannot decrease memory limits: ") {
-        // Which of pod and container is named depends on which was measured first.
+        // The name of pod or container depends on which was measured first.
         text = format!("{before}cannot decrease memory limits: N");
     }
     if let Some((before, _)) = text.split_once("dial tcp: lookup ") {
@@ -253,17 +255,17 @@ fn figures(message: &str) -> String {
         let is_process = message.starts_with("PID ") && !line.starts_with("PID ");
         let is_link = line.contains("..data -> ..");
         match (is_process, is_link) {
-            // The first process of a pod that shares its namespace is the sandbox's, and what that
-            // runs is the runtime's own; the others say whether it is shared.
+            // The first process of a pod with a shared process namespace is the sandbox's, which
+            // the runtime chooses; the others show that it is shared.
             (true, _) if line.trim_start().starts_with("1 ") => "1\n".to_owned(),
             (true, _) => {
                 let rest = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
                 format!("N{rest}")
             }
             (_, true) => {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let words = words.iter().enumerate().filter(|(index, _)| *index != 4);
-                words.map(|(_, word)| *word).collect::<Vec<_>>().join(" ") + "\n"
+                let columns: Vec<&str> = line.split_whitespace().collect();
+                let columns = columns.iter().enumerate().filter(|(index, _)| *index != 4);
+                columns.map(|(_, word)| *word).collect::<Vec<_>>().join(" ") + "\n"
             }
             _ => line.to_owned(),
         }
@@ -271,7 +273,7 @@ fn figures(message: &str) -> String {
     lines.collect()
 }
 
-/// Puts one letter for whatever of a class follows a word.
+/// Replaces characters of a class after a word by one letter.
 fn after_each(text: &str, word: &str, class: fn(char) -> bool) -> String {
     let mut parts = text.split(word);
     let first = parts.next().unwrap_or_default().to_owned();
@@ -282,8 +284,13 @@ fn after_each(text: &str, word: &str, class: fn(char) -> bool) -> String {
     })
 }
 
-fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut Vec<Difference>) {
-    for (index, code, message) in &played.answers {
+fn answers(
+    line: &Value,
+    replayed: &ReplayedPod,
+    template: &mut Template,
+    found: &mut Vec<Difference>,
+) {
+    for (index, code, message) in &replayed.answers {
         let response = &list(line, "steps")[*index]["response"];
         let Some(expected) = response["code"].as_u64() else { continue };
         if expected != *code {
@@ -300,12 +307,12 @@ fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut V
     }
 }
 
-/// A recorded text whose ids stand for any id: there is another one for each attempt.
+/// Makes recorded ids match any id, because each attempt has a new one.
 fn any_id(text: &str) -> String {
     after_each(text, "<ID", |c| c == '-' || c.is_ascii_digit()).replace("<IDN>", "<ANY_ID>")
 }
 
-/// An Event as it is compared. Ids in it are any: those of commands are new for each.
+/// Returns the compared fields of an Event. Ids match any id, because each command has a new one.
 fn event_view(event: &Value, about: &Value) -> Value {
     let or = |value: &Value, default: Value| if value.is_null() { default } else { value.clone() };
     let message = figures(event["message"].as_str().unwrap_or_default());
@@ -320,20 +327,20 @@ fn event_view(event: &Value, about: &Value) -> Value {
     })
 }
 
-/// Why a life is not served whose containers were told to end when they had hardly begun.
-pub(super) const STRUCK: &str =
-    "a container was told to end before it could listen, which is chance";
-/// So soon after its start, in seconds, a shell may not have set its traps.
-const BIRTH: f64 = 0.1;
+/// The reason why a pod is not served whose containers were stopped right after their start.
+pub(super) const STOPPED_TOO_EARLY: &str =
+    "a container was stopped before it handled signals, which is a race";
+/// Within this time after its start, in seconds, a shell may not have set its traps.
+const STARTUP: f64 = 0.1;
 
-/// Exit codes of what did not listen to the signal: it was ended by it, or killed in the end.
-const DEAF: [i64; 2] = [137, 143];
+/// Exit codes of a process that did not handle the signal.
+const SIGNAL_EXIT_CODES: [i64; 2] = [137, 143];
 
-/// Whether differences are of how a container ended that was told to when it had hardly begun, and did not
-/// listen yet: whether it does depends on who was faster. What people were told of it does not.
+/// Reports whether all differences concern the exit of a container that was stopped before its
+/// shell handled signals, which is a race. Events must match nevertheless.
 pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
     let mut started: BTreeMap<&str, f64> = BTreeMap::new();
-    let mut struck = false;
+    let mut stopped_early = false;
     for call in list(line, "cri_calls") {
         let name = call["container"].as_str().unwrap_or_default();
         let number = |key: &str| call[key].as_f64().unwrap_or_default();
@@ -342,7 +349,7 @@ pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
                 started.insert(name, number("t") + number("ms") / 1000.0);
             }
             Some("StopContainer") => {
-                struck |= started.get(name).is_some_and(|at| number("t") - at < BIRTH);
+                stopped_early |= started.get(name).is_some_and(|at| number("t") - at < STARTUP);
             }
             _ => {}
         }
@@ -351,14 +358,14 @@ pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
         .iter()
         .flat_map(|snapshot| list(&snapshot["status"], "containerStatuses"))
         .filter_map(|container| container["state"]["terminated"]["exitCode"].as_i64());
-    struck
-        && ends.into_iter().any(|code| DEAF.contains(&code))
+    stopped_early
+        && ends.into_iter().any(|code| SIGNAL_EXIT_CODES.contains(&code))
         && !found.is_empty()
         && found.iter().all(|difference| difference.what != "event")
 }
 
-/// Whether a recorded Event may be missing: a probe that fell together with the start or the end of its
-/// container, and the summary of many.
+/// Reports whether a recorded Event is optional: a probe that coincided with the start or end of
+/// its container, and the summary of several.
 fn is_chance(line: &Value, event: &Value) -> bool {
     let message = event["message"].as_str().unwrap_or_default();
     if message.starts_with("(combined from similar events)") {
@@ -379,7 +386,7 @@ fn is_chance(line: &Value, event: &Value) -> bool {
     }
 }
 
-/// Whether a container of the pod became ready: what a probe said before may be by chance.
+/// Reports whether a container became ready: earlier probe results are random.
 fn became_ready(line: &Value) -> bool {
     list(line, "snapshots").iter().any(|snapshot| {
         let statuses = list(&snapshot["status"], "containerStatuses");
@@ -388,15 +395,15 @@ fn became_ready(line: &Value) -> bool {
 }
 
 fn events(
-    scene: &Scene,
+    context: &ReplayContext,
     line: &Value,
-    played: &Played,
+    replayed: &ReplayedPod,
     template: &mut Template,
     found: &mut Vec<Difference>,
 ) {
-    let told = scene.trace.events(&played.namespace, &played.name);
+    let events = context.trace.events(&replayed.namespace, &replayed.name);
     let mut ours: Vec<(Value, bool)> =
-        told.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
+        events.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
     for recorded in list(line, "events") {
         let wanted = event_view(recorded, recorded);
         let mut there = is_chance(line, recorded);
@@ -423,7 +430,7 @@ fn events(
         message.starts_with("(combined from similar events)")
             || (event["reason"] == "Unhealthy" && event["count"] == 1 && became_ready(line))
     };
-    let more = ours.iter().zip(&told).filter(|((_, known), event)| !known && !by_chance(event));
+    let more = ours.iter().zip(&events).filter(|((_, known), event)| !known && !by_chance(event));
     for ((event, _), _) in more {
         found.push(differ("event", "none", template.localised(&brief(event))));
     }
@@ -436,13 +443,13 @@ fn brief(event: &Value) -> String {
     format!("{} {}{place}: {}", text("type"), text("reason"), text("message"))
 }
 
-/// What was asked of the runtime for one container, or for the sandbox.
+/// Returns the runtime calls for each container and for the sandbox.
 fn sequence<'a>(
     calls: impl Iterator<Item = (&'a str, Option<&'a str>, Option<u64>, Option<i64>, Option<String>)>,
 ) -> BTreeMap<String, Vec<(String, Option<i64>)>> {
     let mut all: BTreeMap<String, Vec<(String, Option<i64>)>> = BTreeMap::new();
     for (method, container, attempt, timeout, error) in calls {
-        // What has ended is cleared away some time later, and probes are as many as there was time for.
+        // The time of clean-up and the number of probes are random.
         let counts = matches!(
             method,
             "RunPodSandbox"
@@ -458,7 +465,7 @@ fn sequence<'a>(
         let error = error.map(|code| format!(" {code}")).unwrap_or_default();
         let call = format!("{method}{attempt}{error}");
         let calls = all.entry(container.unwrap_or("sandbox").to_owned()).or_default();
-        // What cannot be done is tried again as often as there was time for.
+        // The number of retries depends on the time.
         let again = !error.is_empty() && calls.last().is_some_and(|(last, _)| *last == call);
         if !again {
             calls.push((call, timeout));
@@ -476,7 +483,7 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
         let (method, container) = (call["call"].as_str(), call["container"].as_str());
         (method.unwrap_or_default(), container, attempt, number(&call["timeout"]), code)
     }));
-    // A call that ended with the agent was not recorded.
+    // A call interrupted by the agent's exit was not recorded.
     let answered = |call: &&Call| call.response.is_some() || call.error.is_some();
     let ours = sequence(calls.iter().filter(answered).map(|call| {
         let code = call.error.as_ref().map(|(code, _)| code.clone());
@@ -493,14 +500,14 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
                 wanted.0 == got.0 && (graces.0 - graces.1).abs() <= GRACE
             });
         if !same {
-            let told = |calls: &[(String, Option<i64>)]| {
-                let words = calls.iter().map(|(call, grace)| match grace {
+            let summary = |calls: &[(String, Option<i64>)]| {
+                let parts = calls.iter().map(|(call, grace)| match grace {
                     Some(grace) => format!("{call} within {grace}"),
                     None => call.clone(),
                 });
-                words.collect::<Vec<_>>().join(", ")
+                parts.collect::<Vec<_>>().join(", ")
             };
-            found.push(differ(format!("calls for {name}"), told(wanted), told(got)));
+            found.push(differ(format!("calls for {name}"), summary(wanted), summary(got)));
         }
     }
     for call in recorded.iter().filter(|call| call["error"].is_object()) {
@@ -522,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_the_machine_are_not_compared_and_those_of_the_configuration_are() {
+    fn configured_amounts_are_compared_and_measured_ones_are_not() {
         assert_eq!(
             figures("resource: cpu, requested: 5, used: 17, capacity: 1700"),
             "resource: cpu, requested: 5, used: N, capacity: N"
@@ -539,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_two_streams_are_compared_in_any_order_and_those_of_one_are_not() {
+    fn lines_of_two_streams_are_compared_in_any_order() {
         let line = |command: &str, policy: &str| {
             let container = json!({"command": [command], "terminationMessagePolicy": policy});
             json!({"manifest": {"spec": {"containers": [container]}}})
@@ -553,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_container_ends_that_has_hardly_begun_is_chance_and_what_is_told_of_it_is_not() {
+    fn early_exit_reason_is_ignored_but_events_are_compared() {
         let check = |stopped: f64, code: i64, what: &str, expected: bool| {
             let ended = json!({"name": "c", "state": {"terminated": {"exitCode": code}}});
             let line = json!({
@@ -574,8 +581,8 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_by_container_without_what_is_cleared_away() {
-        let told = sequence(
+    fn calls_are_grouped_by_container_without_clean_up() {
+        let calls = sequence(
             [
                 ("RunPodSandbox", None, None, None, None),
                 ("CreateContainer", Some("c"), Some(0), None, None),
@@ -585,8 +592,9 @@ mod tests {
             ]
             .into_iter(),
         );
-        let of = |name: &str| told[name].iter().map(|(call, _)| call.as_str()).collect::<Vec<_>>();
-        assert_eq!(of("sandbox"), ["RunPodSandbox"]);
-        assert_eq!(of("c"), ["CreateContainer attempt 0", "StartContainer UNKNOWN"]);
+        let methods =
+            |name: &str| calls[name].iter().map(|(call, _)| call.as_str()).collect::<Vec<_>>();
+        assert_eq!(methods("sandbox"), ["RunPodSandbox"]);
+        assert_eq!(methods("c"), ["CreateContainer attempt 0", "StartContainer UNKNOWN"]);
     }
 }

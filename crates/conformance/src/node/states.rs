@@ -1,63 +1,63 @@
-//! What of a pod's state clients depend on: [`State`], and a life as a sequence of them: [`runs`].
+//! The part of a pod's state that clients depend on: [`State`], and a lifecycle as a sequence of
+//! states: [`runs`].
 //!
 //! The rule of the comparison, in three parts:
 //!
 //! 1. A state is *significant* by phase, reason, conditions (type, status, reason), every container's
 //!    state (kind, reason, exit code, restarts, ready, started, last end), resources, the generation that
 //!    was observed, and whether the pod is being deleted. Times, ids, messages and the number of snapshots
-//!    are not part of it. Where two words say the same and which is seen is a matter of when the kubelet
-//!    last looked, they count as one: a container that has ended and will be started again is
-//!    `terminated`, or `waiting` with `CrashLoopBackOff` or the error of its last start; an image that
-//!    cannot be had is `ErrImagePull` or `ImagePullBackOff`; a pod whose containers have all ended and
-//!    that is not over yet keeps the phase that was told before, `Pending` or `Running`. Snapshots in a row
-//!    with the same significant state are one *run*.
-//! 2. A recorded run *stands* if it lasted for [`STANDING`] or is the last. Whoever looks now and then
-//!    sees it, so it has to occur in ours, and all of them in the recorded order. What came and went
-//!    faster depends on which of two writers was first, and may be missing. States on the way into a
-//!    life or out of it (nothing has started yet; everything has ended and the pod is not over) last as
-//!    long as the runtime takes, which was up to [`BUSY`] on the recorded machine.
-//! 3. Of the words that clients match on (phases, reasons of waiting, reason and exit code of ends) each
-//!    that was recorded for [`GLIMPSE`] has to occur, and none may occur that was not recorded. Words
-//!    of a container that has not started yet (`ContainerCreating`, `PodInitializing`) and the phase
-//!    `Running` of a pod that ended at once may be missing where they were not seen standing; and
-//!    `CrashLoopBackOff` may be said of a container that was recorded to end twice.
+//!    are not part of it. Equivalent wordings that only depend on when the kubelet last synced count
+//!    as one: a container that has ended and will be restarted is `terminated`, or `waiting` with
+//!    `CrashLoopBackOff` or the error of its last start; a missing image is `ErrImagePull` or
+//!    `ImagePullBackOff`; a pod whose containers have all ended but which is not finished keeps its
+//!    previous phase, `Pending` or `Running`. Consecutive snapshots with the same significant state
+//!    are one *run*.
+//! 2. A recorded run is *stable* if it lasted for [`STABLE`] or is the last. A polling client sees
+//!    it, so it must occur in ours, and all stable runs in the recorded order. Faster changes depend
+//!    on a race of two writers, and may be missing. States before the first start and after the last
+//!    exit last as long as the runtime takes, which was up to [`BUSY`] on the recorded machine.
+//! 3. Every phase, waiting reason, and reason and exit code of an exit that was recorded for
+//!    [`SHORT_LIVED`] must occur, and no other may occur. Reasons of a container that has not started
+//!    (`ContainerCreating`, `PodInitializing`) and the phase `Running` of a pod that ended at once may
+//!    be missing if they were not stable; `CrashLoopBackOff` may occur for a container that was
+//!    recorded to end twice.
 //!
-//! Resources of a pod that is over are not compared: the recorded kubelet read them from a cgroup that
+//! Resources of a finished pod are not compared: the recorded kubelet read them from a cgroup that
 //! was being removed.
 //!
-//! Nothing is waited for here; this module only reads snapshots, recorded ones and ours alike.
+//! Nothing is awaited here; this module only reads recorded and our own snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// From when on a state counts as one that somebody will see, in seconds: the kubelet looks at its pods
-/// once a second, so that a state of under two may be one that two such looks happened to fall around.
-pub(super) const STANDING: f64 = 2.0;
+/// Minimum duration of a stable state in seconds: the kubelet syncs once a second, so a state of
+/// less than two may fall between two syncs.
+pub(super) const STABLE: f64 = 2.0;
 
-/// How long starting and stopping took on the recorded machine when it was busy, in seconds.
+/// Longest start or stop on the busy recorded machine, in seconds.
 pub(super) const BUSY: f64 = 5.0;
 
-/// What was said for less than this, in seconds, is seen or not by which of two writes came first.
-const GLIMPSE: f64 = 0.5;
+/// A reason reported for less than this, in seconds, may be missed in a race of two writes.
+const SHORT_LIVED: f64 = 0.5;
 
-/// The kernel's word for "no limit" on cgroup v1, read back by the recorded kubelet.
+/// The kernel's value for "no limit" on cgroup v1, as the recorded kubelet read it.
 const ARTEFACT: &str = "9007199254740988Ki";
 
-/// Words that say only that nothing has happened yet.
+/// Reasons of a container that has not started.
 const NOT_YET: &[&str] = &["ContainerCreating", "PodInitializing"];
 
-/// A significant state, as texts that can be compared and read.
+/// A significant state as texts for comparison and messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// With words that say the same as one.
+    /// With equivalent wordings normalised.
     same: String,
-    /// As it was said.
+    /// As reported.
     exact: String,
-    /// Whether it is on the way into a life or out of it.
+    /// True before the first start and after the last exit.
     passing: bool,
-    /// How often containers were started again.
+    /// Number of container restarts.
     pub(super) restarts: u64,
 }
 
@@ -68,15 +68,15 @@ impl std::fmt::Display for State {
 }
 
 impl State {
-    /// Of a snapshot, recorded or ours.
+    /// Reads a snapshot, recorded or ours.
     pub(super) fn of(snapshot: &Value) -> State {
         let status = &snapshot["status"];
         let phase = text(status, "phase");
         let is_over = matches!(phase.as_str(), "Succeeded" | "Failed");
-        // Also one that waits to be started again.
+        // A container that waits for its restart counts as well.
         let has_ended = |c: &Value| {
             let (state, last) = (one_state(&c["state"]), one_state(&c["lastState"]));
-            in_one_word(&state, &last).starts_with("ended")
+            normalised_state(&state, &last).starts_with("ended")
         };
         let apps = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let all_ended = !apps.is_empty() && apps.iter().all(has_ended) && !is_over;
@@ -110,21 +110,21 @@ impl State {
             }
         }
         let restarts = containers(status).filter_map(|c| c["restartCount"].as_u64()).sum();
-        let told = if all_ended { "Ending" } else { phase.as_str() };
+        let phase_shown = if all_ended { "Ending" } else { phase.as_str() };
         State {
-            same: format!("{told}{same}"),
+            same: format!("{phase_shown}{same}"),
             exact: format!("{phase}{exact}"),
             passing: all_ended || nothing_yet,
             restarts,
         }
     }
 
-    /// Whether it is the same to clients.
+    /// Reports whether two states are equivalent for clients.
     pub(super) fn is(&self, other: &State) -> bool {
         self.same == other.same
     }
 
-    /// Whether it is said in the same words.
+    /// Reports whether two states are reported identically.
     pub(super) fn is_exactly(&self, other: &State) -> bool {
         self.exact == other.exact
     }
@@ -156,25 +156,25 @@ fn containers(status: &Value) -> impl Iterator<Item = &Value> {
 fn container_state(container: &Value, exact: bool) -> String {
     let name = text(container, "name");
     let (state, last) = (one_state(&container["state"]), one_state(&container["lastState"]));
-    let mut told = match exact {
+    let mut text = match exact {
         true if last.is_empty() => format!("{name}:{state}"),
         true => format!("{name}:{state} last={last}"),
-        false => format!("{name}:{}", in_one_word(&state, &last)),
+        false => format!("{name}:{}", normalised_state(&state, &last)),
     };
-    let _ = write!(told, " restarts={}", container["restartCount"]);
+    let _ = write!(text, " restarts={}", container["restartCount"]);
     for flag in ["ready", "started"] {
         if container[flag] == true {
-            let _ = write!(told, " {flag}");
+            let _ = write!(text, " {flag}");
         }
     }
     for key in ["resources", "allocatedResources"] {
-        told.push_str(&amounts(key, &container[key]));
+        text.push_str(&amounts(key, &container[key]));
     }
-    told
+    text
 }
 
-/// A container's state where words that say the same are one.
-fn in_one_word(state: &str, last: &str) -> String {
+/// Normalises equivalent wordings of a container's state.
+fn normalised_state(state: &str, last: &str) -> String {
     const BETWEEN: &[&str] = &["CrashLoopBackOff", "RunContainerError", "PostStartHookError"];
     const NO_IMAGE: &[&str] = &["ErrImagePull", "ImagePullBackOff"];
     let is = |words: &[&str]| words.iter().any(|word| state == format!("waiting({word})"));
@@ -192,7 +192,7 @@ fn in_one_word(state: &str, last: &str) -> String {
     }
 }
 
-/// Resources; where there are none it does not matter how that is said.
+/// Renders resources; all forms of "none" are equal.
 fn amounts(key: &str, value: &Value) -> String {
     let value = without_artefacts(value);
     match &value {
@@ -202,7 +202,7 @@ fn amounts(key: &str, value: &Value) -> String {
     }
 }
 
-/// Without what the recorded machine's kernel said for "no limit".
+/// Removes the recorded kernel's values for "no limit".
 pub(super) fn without_artefacts(value: &Value) -> Value {
     let Value::Object(fields) = value else { return value.clone() };
     let mut kept = serde_json::Map::new();
@@ -234,28 +234,28 @@ fn one_state(state: &Value) -> String {
     }
 }
 
-/// Snapshots in a row with the same significant state.
+/// Consecutive snapshots with the same significant state.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// As it was said last.
+    /// The last reported state.
     pub(super) state: State,
     pub(super) first: usize,
     /// Index of its last snapshot.
     pub(super) last: usize,
     pub(super) from: f64,
-    /// When the next began; nothing for the last.
+    /// Start of the next run; `None` for the last.
     pub(super) to: Option<f64>,
 }
 
 impl Run {
-    /// Whether it has to occur.
-    pub(super) fn stands(&self) -> bool {
-        let enough = if self.state.passing { BUSY } else { STANDING };
+    /// Reports whether the run must occur in ours.
+    pub(super) fn is_stable(&self) -> bool {
+        let enough = if self.state.passing { BUSY } else { STABLE };
         self.to.is_none_or(|to| to - self.from >= enough)
     }
 }
 
-/// The runs of a life.
+/// Splits snapshots into runs.
 pub(super) fn runs(snapshots: &[Value]) -> Vec<Run> {
     let mut found: Vec<Run> = Vec::new();
     for (index, snapshot) in snapshots.iter().enumerate() {
@@ -277,7 +277,8 @@ pub(super) fn runs(snapshots: &[Value]) -> Vec<Run> {
     found
 }
 
-/// Which of our runs are the wanted ones, in order, as far as they are there.
+/// Returns the indexes of our runs that match the wanted states in order, up to the first missing
+/// one.
 pub(super) fn in_order<'a>(
     wanted: impl IntoIterator<Item = &'a State>,
     ours: &[Run],
@@ -293,17 +294,18 @@ pub(super) fn in_order<'a>(
     found
 }
 
-/// The words of a life that clients match on. With `standing_only`, those of states that stand.
-pub(super) fn words(snapshots: &[Value], runs: &[Run], standing_only: bool) -> BTreeSet<String> {
+/// Returns the phases and reasons that clients match on; with `stable_only`, those of stable
+/// states.
+pub(super) fn reasons(snapshots: &[Value], runs: &[Run], stable_only: bool) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    let chosen = runs.iter().filter(|run| !standing_only || run.stands());
+    let chosen = runs.iter().filter(|run| !stable_only || run.is_stable());
     for snapshot in chosen.flat_map(|run| snapshots.get(run.first..=run.last).unwrap_or_default()) {
-        words.extend(words_of(&snapshot["status"]));
+        words.extend(reasons_in(&snapshot["status"]));
     }
     words
 }
 
-fn words_of(status: &Value) -> BTreeSet<String> {
+fn reasons_in(status: &Value) -> BTreeSet<String> {
     let mut words = BTreeSet::from([format!("phase {}", text(status, "phase"))]);
     if let Some(reason) = status["reason"].as_str() {
         words.insert(format!("reason {reason}"));
@@ -319,16 +321,16 @@ fn words_of(status: &Value) -> BTreeSet<String> {
     words
 }
 
-/// Words of a life that were said for less than [`GLIMPSE`] each time they were said.
-pub(super) fn glimpsed(snapshots: &[Value]) -> BTreeSet<String> {
+/// Returns reasons that were never reported for [`SHORT_LIVED`] or longer.
+pub(super) fn short_lived_reasons(snapshots: &[Value]) -> BTreeSet<String> {
     let mut long = BTreeSet::new();
     let mut all = BTreeSet::new();
     let mut since: BTreeMap<String, f64> = BTreeMap::new();
     for snapshot in snapshots {
         let t = snapshot["t"].as_f64().unwrap_or_default();
-        let now = words_of(&snapshot["status"]);
+        let now = reasons_in(&snapshot["status"]);
         since.retain(|word, from| {
-            if t - *from >= GLIMPSE {
+            if t - *from >= SHORT_LIVED {
                 long.insert(word.clone());
             }
             now.contains(word)
@@ -338,20 +340,20 @@ pub(super) fn glimpsed(snapshots: &[Value]) -> BTreeSet<String> {
             all.insert(word);
         }
     }
-    // What was said last stays.
+    // The last reported reasons stay.
     long.extend(since.into_keys());
     all.difference(&long).cloned().collect()
 }
 
-/// Whether a recorded word may be missing where it did not stand.
+/// Reports whether a recorded reason may be missing if it was not stable.
 pub(super) fn may_be_missing(word: &str) -> bool {
     word == "phase Running"
         || NOT_YET.iter().any(|not_yet| word.ends_with(&format!("waiting({not_yet})")))
 }
 
-/// Whether a word that was not recorded may be said: nothing has started yet, or a container waits to be
-/// started again that was recorded to have ended more than once.
-pub(super) fn may_be_said(word: &str, recorded: &Run) -> bool {
+/// Reports whether an unrecorded reason is allowed: nothing has started, or a container that was
+/// recorded to end more than once waits for its restart.
+pub(super) fn is_optional_in_ours(word: &str, recorded: &Run) -> bool {
     if may_be_missing(word) {
         return true;
     }
@@ -378,12 +380,12 @@ mod tests {
             at(3.5, "Failed", "B"),
         ];
         let runs = runs(&life);
-        let seen: Vec<_> = runs.iter().map(|run| (run.last, run.stands())).collect();
+        let seen: Vec<_> = runs.iter().map(|run| (run.last, run.is_stable())).collect();
         assert_eq!(seen, [(1, true), (2, false), (3, true)]);
     }
 
     #[test]
-    fn words_that_say_the_same_are_one_state() {
+    fn equivalent_reasons_are_one_state() {
         let pod = |state: Value, last: Value| {
             json!({"t": 0.0, "status": {"phase": "Running", "containerStatuses": [
                 {"name": "c", "state": state, "lastState": last, "restartCount": 2},
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn order_counts_and_surplus_states_do_not() {
+    fn order_matters_and_surplus_states_do_not() {
         let life = [at(0.0, "Pending", "A"), at(1.0, "Pending", "B"), at(2.0, "Pending", "C")];
         let runs = runs(&life);
         let [a, b, c] = [0, 1, 2].map(|index| runs[index].state.clone());
@@ -424,16 +426,16 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_that_clients_match_on() {
+    fn reasons_are_those_that_clients_match_on() {
         let life = [at(0.0, "Pending", "ContainerCreating"), at(9.0, "Failed", "Error")];
-        let words = words(&life, &runs(&life), false);
+        let words = reasons(&life, &runs(&life), false);
         assert!(words.contains("phase Failed") && words.contains("c waiting(Error)"), "{words:?}");
         assert!(may_be_missing("c waiting(ContainerCreating)"));
         assert!(!may_be_missing("c waiting(Error)"));
     }
 
     #[test]
-    fn what_the_kernel_says_for_no_limit_is_none() {
+    fn kernel_value_for_no_limit_is_removed() {
         let read = json!({"limits": {"memory": ARTEFACT}, "requests": {"cpu": "1"}});
         assert_eq!(without_artefacts(&read), json!({"requests": {"cpu": "1"}}));
         assert_eq!(without_artefacts(&json!({})), json!({}));

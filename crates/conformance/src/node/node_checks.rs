@@ -1,9 +1,9 @@
-//! What the recording says of the node itself (`node.jsonl`), compared with ours: [`judge`].
+//! Recorded facts of the node itself (`node.jsonl`), compared with ours: [`check`].
 //!
-//! Played are the Node object, the node's life while agent and runtime are stopped and started or a
-//! threshold cannot be met, a start with another policy, and the vocabulary of everything that was played.
-//! Figures of the machine's disk and names of images are not compared. What is found on the node while
-//! pods stand still is [`super::standing`]'s.
+//! Replayed are the Node object, the node's conditions while agent and runtime are restarted or a
+//! threshold is exceeded, a start with another policy, and the vocabulary of all replays. Disk
+//! sizes and image names are not compared. [`super::steady_checks`] compares the node while pods
+//! run on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,56 +13,59 @@ use client::kind::NODES;
 use serde_json::{Value, json};
 
 use super::super::{Difference, Outcome};
-use super::life;
-use super::stage::{NODE, PATIENCE, Scene, Shape, Stage, network_is_ready, out_of_reach};
-use super::{not_served, outcome, tableau, text};
+use super::replay;
+use super::testbed::{
+    NODE, NodeVariant, ReplayContext, TIMEOUT, Testbed, network_is_ready, out_of_reach,
+};
+use super::{not_served, outcome, steady_state, text};
 
-/// Events that a recorded node had by chance or by what its machine is.
+/// Events that a recorded node had at random or because of its machine.
 const BY_CHANCE: &[&str] =
     &["CgroupV1", "InvalidDiskCapacity", "ContainerGCFailed", "EvictionThresholdMet"];
 
-/// Why a line is not played on a runtime that has a network for pods or has not, if so.
-fn unplayed(line: &Value, network: bool) -> Option<&'static str> {
-    let said = line.to_string();
+/// Returns the reason why a line is not replayed on a runtime with or without a pod network, if
+/// any.
+fn skipped(line: &Value, network: bool) -> Option<&'static str> {
+    let recorded = line.to_string();
     match network {
-        true if said.contains("NetworkReady=false") => {
+        true if recorded.contains("NetworkReady=false") => {
             return Some("needs a runtime without a network");
         }
-        false if said.contains("kubelet is posting ready status") => {
+        false if recorded.contains("kubelet is posting ready status") => {
             return Some("the runtime has no network for pods");
         }
         _ => {}
     }
     match (text(line, "kind"), text(line, "id")) {
         ("cost", _) => Some("a measurement of another machine"),
-        ("node", _) if tableau::shape(tableau::policy(line)).is_none() => {
-            Some("it is not known how that node was configured")
+        ("node", _) if steady_state::variant(steady_state::policy(line)).is_none() => {
+            Some("the node's configuration is unknown")
         }
         ("start-error", _) if change_of_policy(text(line, "change")).is_none() => {
-            Some("it is not known what was changed")
+            Some("the change is unknown")
         }
         ("node" | "vocabulary" | "start-error", _) => None,
         ("node-life", _) => match line["steps"].to_string().contains("device plugin") {
             true => Some("device plugins are not served"),
             false => None,
         },
-        ("log", _) => Some("our log has words of its own"),
-        _ => Some("a kind of line that is not known"),
+        ("log", _) => Some("log messages are not compared"),
+        _ => Some("unknown kind of line"),
     }
 }
 
-/// Compares a line; what has to be done to the node for it is done.
-pub(super) async fn judge(stage: &mut Stage, line: &Value) -> Result<Outcome> {
+/// Replays and compares a line.
+pub(super) async fn check(testbed: &mut Testbed, line: &Value) -> Result<Outcome> {
     let (kind, id) = (format!("node/{}", text(line, "kind")), text(line, "id"));
-    let network = network_is_ready(&stage.scene().runtime).await;
-    if let Some(why) = unplayed(line, network) {
+    let network = network_is_ready(&testbed.context().runtime).await;
+    if let Some(why) = skipped(line, network) {
         return Ok(not_served(kind, id, why));
     }
     let found = match text(line, "kind") {
-        "node" => object(stage, line).await?,
-        "node-life" => life(stage, line).await?,
-        "start-error" => other_policy(stage, line).await,
-        _ => vocabulary(&stage.scene(), line),
+        "node" => object(testbed, line).await?,
+        "node-life" => lifecycle(testbed, line).await?,
+        "start-error" => other_policy(testbed, line).await,
+        _ => vocabulary(&testbed.context(), line),
     };
     Ok(outcome(kind, line, found))
 }
@@ -75,12 +78,12 @@ fn differ(what: &str, expected: &Value, got: &Value) -> Option<Difference> {
     })
 }
 
-/// The Node object of an agent that is configured as the recorded one. One that was configured otherwise
-/// may have left it, so it is waited for.
-async fn object(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
-    let shape = tableau::shape(tableau::policy(line)).unwrap_or_default();
-    stage.start_agent(&shape).await?;
-    let api = stage.scene().api;
+/// Waits for the Node object of an agent with the recorded configuration; an earlier agent may have
+/// left another one.
+async fn object(testbed: &mut Testbed, line: &Value) -> Result<Vec<Difference>> {
+    let variant = steady_state::variant(steady_state::policy(line)).unwrap_or_default();
+    testbed.start_agent(&variant).await?;
+    let api = testbed.context().api;
     let mut found = Vec::new();
     let looking = async {
         loop {
@@ -92,16 +95,17 @@ async fn object(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    if let Ok(looked) = tokio::time::timeout(PATIENCE, looking).await {
+    if let Ok(looked) = tokio::time::timeout(TIMEOUT, looking).await {
         looked?;
     }
-    if shape != Shape::default() {
-        stage.start_agent(&Shape::default()).await?;
+    if variant != NodeVariant::default() {
+        testbed.start_agent(&NodeVariant::default()).await?;
     }
     Ok(found)
 }
 
-/// Labels, conditions, addresses, and the amounts that do not depend on the machine's memory and disk.
+/// Compares labels, conditions, addresses, and amounts that do not depend on the machine's memory
+/// and disk.
 fn object_differs(theirs: &Value, ours: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     found.extend(differ("labels", &theirs["metadata"]["labels"], &ours["metadata"]["labels"]));
@@ -134,18 +138,18 @@ fn conditions(status: &Value) -> Value {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     conditions
         .map(|c| {
-            let said = json!([c["status"], c["reason"], c["message"]]);
-            (text(c, "type").to_owned(), said)
+            let fields = json!([c["status"], c["reason"], c["message"]]);
+            (text(c, "type").to_owned(), fields)
         })
         .collect::<serde_json::Map<_, _>>()
         .into()
 }
 
-/// Does the steps one after the other, and waits for the conditions that were recorded after each.
-async fn life(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
-    let scene = stage.scene();
+/// Runs the steps in order, and waits for the conditions recorded after each.
+async fn lifecycle(testbed: &mut Testbed, line: &Value) -> Result<Vec<Difference>> {
+    let context = testbed.context();
     let before: BTreeSet<String> =
-        scene.trace.node_events(NODE).iter().map(name_and_count).collect();
+        context.trace.node_events(NODE).iter().map(name_and_count).collect();
     let steps = line["steps"].as_array().cloned().unwrap_or_default();
     let snapshots = line["snapshots"].as_array().cloned().unwrap_or_default();
     let mut found = Vec::new();
@@ -153,14 +157,14 @@ async fn life(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
         let next = steps.get(index + 1).and_then(|step| step["t"].as_f64()).unwrap_or(f64::MAX);
         let words: Vec<&str> = text(step, "action").split(' ').collect();
         match words.as_slice() {
-            ["kubelet", "stopped", ..] => stage.stop_agent().await,
-            ["kubelet", "started"] => stage.start_agent(&Shape::default()).await?,
+            ["kubelet", "stopped", ..] => testbed.stop_agent().await,
+            ["kubelet", "started"] => testbed.start_agent(&NodeVariant::default()).await?,
             ["kubelet", "restarted:", "evictionHard", signal, "raised", "to", value, ..] => {
                 let config = json!({"evictionHard": out_of_reach(signal, value)});
-                stage.start_agent(&Shape { config, ..Shape::default() }).await?;
+                testbed.start_agent(&NodeVariant { config, ..NodeVariant::default() }).await?;
             }
-            ["container", "runtime", "stopped"] => stage.close_runtime().await,
-            ["container", "runtime", "started"] => stage.open_runtime().await?,
+            ["container", "runtime", "stopped"] => testbed.close_runtime().await,
+            ["container", "runtime", "started"] => testbed.open_runtime().await?,
             _ => continue,
         }
         let t = step["t"].as_f64().unwrap_or_default();
@@ -169,20 +173,20 @@ async fn life(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
             at >= t && at < next
         });
         if let Some(snapshot) = after {
-            found.extend(until(&scene, &conditions(snapshot)).await);
+            found.extend(until(&context, &conditions(snapshot)).await);
         }
     }
-    stage.start_agent(&Shape::default()).await?;
-    found.extend(events(&scene, line, &before).await);
+    testbed.start_agent(&NodeVariant::default()).await?;
+    found.extend(events(&context, line, &before).await);
     Ok(found)
 }
 
-/// Waits until the node's conditions are as they should be; what they are if they never are.
-async fn until(scene: &Scene, wanted: &Value) -> Option<Difference> {
+/// Waits for the recorded conditions; returns the difference on a timeout.
+async fn until(context: &ReplayContext, wanted: &Value) -> Option<Difference> {
     let mut last = Value::Null;
     let looking = async {
         loop {
-            if let Ok(node) = scene.api.get::<Value>(NODES, "", NODE).await {
+            if let Ok(node) = context.api.get::<Value>(NODES, "", NODE).await {
                 last = conditions(&node["status"]);
             }
             if last == *wanted {
@@ -191,7 +195,7 @@ async fn until(scene: &Scene, wanted: &Value) -> Option<Difference> {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    let came = tokio::time::timeout(2 * PATIENCE, looking).await.is_ok();
+    let came = tokio::time::timeout(2 * TIMEOUT, looking).await.is_ok();
     if came { None } else { differ("conditions", wanted, &last) }
 }
 
@@ -199,20 +203,24 @@ fn name_and_count(event: &Value) -> String {
     format!("{} {}", text(&event["metadata"], "name"), event["count"])
 }
 
-/// The Events of the node that are new, by type, reason and message.
-async fn events(scene: &Scene, line: &Value, before: &BTreeSet<String>) -> Vec<Difference> {
+/// Compares the new Events of the node by type, reason and message.
+async fn events(
+    context: &ReplayContext,
+    line: &Value,
+    before: &BTreeSet<String>,
+) -> Vec<Difference> {
     let wanted: BTreeSet<String> = line["events"]
         .as_array()
         .into_iter()
         .flatten()
         .filter(|event| !BY_CHANCE.contains(&text(event, "reason")))
-        .map(told)
+        .map(summary)
         .collect();
     let ours = || -> BTreeSet<String> {
-        let all = scene.trace.node_events(NODE);
-        all.iter().filter(|event| !before.contains(&name_and_count(event))).map(told).collect()
+        let all = context.trace.node_events(NODE);
+        all.iter().filter(|event| !before.contains(&name_and_count(event))).map(summary).collect()
     };
-    life::wait(scene, PATIENCE, Duration::ZERO, || wanted.is_subset(&ours())).await;
+    replay::wait(context, TIMEOUT, Duration::ZERO, || wanted.is_subset(&ours())).await;
     let ours = ours();
     let missing = wanted.difference(&ours);
     missing
@@ -224,44 +232,44 @@ async fn events(scene: &Scene, line: &Value, before: &BTreeSet<String>) -> Vec<D
         .collect()
 }
 
-fn told(event: &Value) -> String {
+fn summary(event: &Value) -> String {
     format!("{} {}: {}", text(event, "type"), text(event, "reason"), text(event, "message"))
 }
 
-/// A start with another policy. Upstream refuses it and asks for the file to be deleted; ours takes over
-/// what fits and keeps the old file beside the new one.
-async fn other_policy(stage: &mut Stage, line: &Value) -> Vec<Difference> {
+/// Starts with another policy. Upstream fails and asks to delete the file; ours migrates what fits
+/// and keeps the old file next to the new one.
+async fn other_policy(testbed: &mut Testbed, line: &Value) -> Vec<Difference> {
     let (what, expected) = ("start".to_owned(), text(line, "message").to_owned());
     let Some((file, [old, new])) = change_of_policy(text(line, "change")) else {
         return Vec::new();
     };
-    let shape = Shape::default();
-    let file = stage.scene().root(&shape).join(file);
-    let with = |config: Value| Shape { config, ..shape.clone() };
-    let got = match stage.start_agent(&with(old)).await {
+    let variant = NodeVariant::default();
+    let file = testbed.context().root(&variant).join(file);
+    let with = |config: Value| NodeVariant { config, ..variant.clone() };
+    let got = match testbed.start_agent(&with(old)).await {
         Err(error) => format!("it did not start before the change: {error:#}"),
         Ok(()) => {
             let before = std::fs::read_to_string(&file).unwrap_or_default();
-            match stage.start_agent(&with(new)).await {
+            match testbed.start_agent(&with(new)).await {
                 Ok(()) if is_kept(&file, &before) => MIGRATED.to_owned(),
                 Ok(()) => "it started, and the old file is gone".to_owned(),
                 Err(error) => format!("{error:#}"),
             }
         }
     };
-    let got = match stage.start_agent(&shape).await {
-        Ok(()) => stage.scene().template().localised(&got),
+    let got = match testbed.start_agent(&variant).await {
+        Ok(()) => testbed.context().template().localised(&got),
         Err(error) => format!("it did not start again: {error:#}"),
     };
     vec![Difference { what, expected, got }]
 }
 
-/// The file that a change such as `cpuManagerPolicy none -> static with ...` is about, and what the
-/// configuration was before and after it.
+/// Parses a change such as `cpuManagerPolicy none -> static with ...` into its state file and the
+/// configurations before and after it.
 fn change_of_policy(change: &str) -> Option<(&'static str, [Value; 2])> {
     let mut words = change.split(' ');
     let (field, old, arrow, new) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let of = |policy: &str| match (field, policy) {
+    let state_of = |policy: &str| match (field, policy) {
         ("cpuManagerPolicy", "none") | ("memoryManagerPolicy", "None") => Some(json!({})),
         ("cpuManagerPolicy", "static") => {
             Some(json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}))
@@ -278,24 +286,26 @@ fn change_of_policy(change: &str) -> Option<(&'static str, [Value; 2])> {
         _ => return None,
     };
     (arrow == "->").then_some(())?;
-    Some((file, [of(old)?, of(new)?]))
+    Some((file, [state_of(old)?, state_of(new)?]))
 }
 
-/// What comes of a start with another policy when all is well.
-pub(super) const MIGRATED: &str = "it started, and kept the old file beside the new one";
+/// The expected result of a start with another policy.
+pub(super) const MIGRATED: &str = "started, and kept the old file next to the new one";
 
-/// Whether a file that has been replaced is beside the new one as it was.
+/// Reports whether a replaced file is kept unchanged next to the new one.
 fn is_kept(file: &std::path::Path, before: &str) -> bool {
     let (Some(directory), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let start = format!("{}.backup-", name.to_string_lossy());
     let beside = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut backups = beside.filter(|of| of.file_name().to_string_lossy().starts_with(&start));
+    let mut backups =
+        beside.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start));
     !before.is_empty()
-        && backups.any(|of| std::fs::read_to_string(of.path()).is_ok_and(|text| text == before))
+        && backups
+            .any(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text == before))
 }
 
-/// Whether anything was said of pods that the recorded kubelet has no word for.
-fn vocabulary(scene: &Scene, line: &Value) -> Vec<Difference> {
+/// Compares the reasons that pods reported with those that the recorded kubelet knows.
+fn vocabulary(context: &ReplayContext, line: &Value) -> Vec<Difference> {
     let words = |key: &str| -> BTreeSet<String> {
         match &line[key] {
             Value::Object(fields) => fields.keys().cloned().collect(),
@@ -307,8 +317,8 @@ fn vocabulary(scene: &Scene, line: &Value) -> Vec<Difference> {
     };
     let (events, reasons) = (words("events"), words("container_reasons"));
     let mut found = Vec::new();
-    for ((namespace, name), _) in scene.trace.lives() {
-        for event in scene.trace.events(&namespace, &name) {
+    for ((namespace, name), _) in context.trace.all_pods() {
+        for event in context.trace.events(&namespace, &name) {
             let word = format!("{} {}", text(&event, "type"), text(&event, "reason"));
             if !events.contains(&word) {
                 found.push(Difference {
@@ -318,7 +328,7 @@ fn vocabulary(scene: &Scene, line: &Value) -> Vec<Difference> {
                 });
             }
         }
-        for pod in scene.trace.whole(&namespace, &name) {
+        for pod in context.trace.whole(&namespace, &name) {
             for state in ["waiting", "terminated"] {
                 let statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
                 for reason in statuses.filter_map(|c| c["state"][state]["reason"].as_str()) {
@@ -343,10 +353,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_played_says_why() {
-        let check = |kind: &str, id: &str, played: bool| {
+    fn skipped_lines_have_a_reason() {
+        let check = |kind: &str, id: &str, replayed: bool| {
             let line = json!({"kind": kind, "id": id, "steps": []});
-            assert_eq!(unplayed(&line, true).is_none(), played, "{kind} {id}");
+            assert_eq!(skipped(&line, true).is_none(), replayed, "{kind} {id}");
         };
         check("node", "node-policy-static", true);
         check("node", "node-policy-odd", false);
@@ -358,17 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn a_node_needs_the_network_that_it_tells_of() {
+    fn node_lines_need_the_recorded_network_state() {
         let line =
             |message: &str| json!({"kind": "node", "id": "n", "object": {"message": message}});
         let without = line("container runtime network not ready: NetworkReady=false");
         let with = line("kubelet is posting ready status");
-        assert!(unplayed(&without, true).is_some() && unplayed(&without, false).is_none());
-        assert!(unplayed(&with, false).is_some() && unplayed(&with, true).is_none());
+        assert!(skipped(&without, true).is_some() && skipped(&without, false).is_none());
+        assert!(skipped(&with, false).is_some() && skipped(&with, true).is_none());
     }
 
     #[test]
-    fn changes_of_policy_are_read() {
+    fn changes_of_policy_are_parsed() {
         let (file, [old, new]) =
             change_of_policy("cpuManagerPolicy none -> static with the old state file").unwrap();
         assert_eq!((file, old), ("cpu_manager_state", json!({})));
@@ -381,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_compared_by_what_they_say() {
+    fn conditions_are_compared_without_times() {
         let status = json!({"conditions": [
             {"type": "Ready", "status": "True", "reason": "R", "message": "m", "lastHeartbeatTime": "t"},
         ]});
@@ -389,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_is_kept_only_if_it_is_as_it_was() {
+    fn old_file_counts_only_if_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         std::fs::write(&file, "new").unwrap();

@@ -1,8 +1,8 @@
-//! Recorded metrics (kind `metrics`), compared with what the agent serves: [`judge`].
+//! Recorded metrics (kind `metrics`), compared with the agent's: [`check`].
 //!
-//! A figure is compared by name, type, label names and help where the recording has them. One that the
-//! agent does not serve is a difference. What upstream's libraries tell of themselves has no counterpart
-//! here: which names those are, and why, is in [`OURS_HAVE_NONE`].
+//! A metric is compared by name, type, label names and help where the recording has them. A metric
+//! that the agent does not serve is a difference. Metrics of upstream's libraries about themselves
+//! have no counterpart; [`NOT_APPLICABLE`] lists them with the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::super::Difference;
 use super::text;
 
-/// How names begin that the agent does not serve on purpose, or not always, and why;
-/// docs/reference/differences.md has the same.
+/// Prefixes of metrics that the agent deliberately does not serve, or not always, and the reason;
+/// docs/reference/differences.md has the same list.
 #[rustfmt::skip] // One a line.
-pub(super) const OURS_HAVE_NONE: &[(&str, &str)] = &[
+pub(super) const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("go_", "there is no Go runtime"),
     ("aggregator_", "there is no aggregated API in an agent"),
     ("apiserver_", "the agent does not contain the API server's libraries"),
@@ -81,7 +81,7 @@ pub(super) const OURS_HAVE_NONE: &[(&str, &str)] = &[
     ("machine_nvm_", "persistent memory is not supported"),
 ];
 
-/// A figure of ours, as its text says.
+/// A metric of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Served {
     kind: String,
@@ -89,7 +89,7 @@ pub(super) struct Served {
     labels: BTreeSet<String>,
 }
 
-/// What a text in Prometheus' form has, by name.
+/// Parses the Prometheus text format, by metric name.
 pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
     let mut found: BTreeMap<String, Served> = BTreeMap::new();
     for line in text.lines() {
@@ -105,7 +105,7 @@ pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
             let family = ["_bucket", "_sum", "_count"]
                 .iter()
                 .filter_map(|suffix| sample.strip_suffix(suffix))
-                .find(|name| found.get(*name).is_some_and(|of| of.kind == "histogram"));
+                .find(|name| found.get(*name).is_some_and(|metric| metric.kind == "histogram"));
             let Some(served) = found.get_mut(family.unwrap_or(sample)) else { continue };
             served.labels.extend(labels(&line[end..]).into_iter().filter(|name| name != "le"));
         }
@@ -113,7 +113,7 @@ pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
     found
 }
 
-/// Names of labels in `{a="b",c="d"} 1`.
+/// Returns the label names in `{a="b",c="d"} 1`.
 fn labels(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(mut rest) = text.strip_prefix('{') else { return names };
@@ -134,8 +134,9 @@ fn labels(text: &str) -> Vec<String> {
     names
 }
 
-/// Where what is served is not what was recorded. What is not served on purpose begins with those words.
-pub(super) fn judge(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Difference> {
+/// Returns the differences between served and recorded metrics. Deliberately unserved ones begin
+/// with [`NOT_SERVED`].
+pub(super) fn check(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Difference> {
     let mut found = Vec::new();
     for recorded in line["metrics"].as_array().into_iter().flatten() {
         let name = text(recorded, "name");
@@ -143,7 +144,7 @@ pub(super) fn judge(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Diff
             found.push(Difference {
                 what: format!("metric {name}"),
                 expected: text(recorded, "type").to_owned(),
-                got: match OURS_HAVE_NONE.iter().find(|(begin, _)| name.starts_with(begin)) {
+                got: match NOT_APPLICABLE.iter().find(|(begin, _)| name.starts_with(begin)) {
                     Some((_, why)) => format!("{NOT_SERVED}{why}"),
                     None => "none of that name".to_owned(),
                 },
@@ -168,7 +169,7 @@ pub(super) fn judge(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Diff
     found
 }
 
-/// How what is not served on purpose is told.
+/// Prefix of a deliberately unserved metric.
 pub(super) const NOT_SERVED: &str = "not served: ";
 
 #[cfg(test)]
@@ -188,7 +189,7 @@ b_seconds_count{op=\"run\"} 3
 ";
 
     #[test]
-    fn figures_are_read_with_their_labels() {
+    fn metrics_are_parsed_with_their_labels() {
         let found = read(TEXT);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["a_total", "b_seconds"]);
         assert_eq!(found["a_total"].labels, BTreeSet::from(["x".to_owned(), "y".to_owned()]));
@@ -200,13 +201,13 @@ b_seconds_count{op=\"run\"} 3
     }
 
     #[test]
-    fn every_way_to_differ_is_told() {
+    fn every_kind_of_difference_is_reported() {
         let served = read(TEXT);
         let check = |metric: Value, wanted: &[&str]| {
-            let found = judge(&json!({"metrics": [metric]}), &served);
-            let told: Vec<String> =
+            let found = check(&json!({"metrics": [metric]}), &served);
+            let differing: Vec<String> =
                 found.iter().map(|d| format!("{}: {}", d.what, d.got)).collect();
-            assert_eq!(told, wanted);
+            assert_eq!(differing, wanted);
         };
         check(
             json!({"name": "a_total", "type": "counter", "help": "A.", "labels": ["y", "x"]}),
@@ -222,9 +223,9 @@ b_seconds_count{op=\"run\"} 3
     }
 
     #[test]
-    fn what_is_not_served_is_written_down_for_users() {
+    fn unserved_metrics_are_documented() {
         let written = include_str!("../../../../docs/reference/differences.md");
-        for (name, why) in OURS_HAVE_NONE {
+        for (name, why) in NOT_APPLICABLE {
             assert!(written.contains(&format!("`{name}")), "{name} is not among the differences");
             assert!(written.contains(why), "{why} is not among the differences");
         }

@@ -1,8 +1,8 @@
-//! Recorded cgroups of pods and what is written in them (kind `cgroups`), compared with ours: [`judge`],
-//! and [`left`], which looks at what is left when the pods are gone.
+//! Recorded cgroups of pods and their values (kind `cgroups`), compared with ours: [`check`], and
+//! [`left`], which compares the cgroups that remain after the pods.
 //!
-//! Recorded with cgroup v1. What a cgroup inherits (CPUs, memory nodes, swappiness) is compared with what
-//! the topmost one has here, not there; the number of processes all pods may have is the machine's.
+//! Recorded with cgroup v1. Inherited values (CPUs, memory nodes, swappiness) are compared with
+//! this machine's root cgroup; the process limit of all pods is the machine's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use host::cgroups::{Cgroups, Layout};
 use serde_json::Value;
 
 use super::super::Difference;
-use super::stage::{PATIENCE, Scene};
-use super::tableau::Tableau;
+use super::steady_state::SteadyState;
+use super::testbed::{ReplayContext, TIMEOUT};
 
-/// Values beyond this are no limit: the kernel rounds the largest there is down to whole pages.
+/// Larger values mean no limit: the kernel rounds the largest value down to whole pages.
 const UNLIMITED: u64 = 1 << 62;
 
-/// What a cgroup gets from the one above unless somebody writes something else.
+/// Values that a cgroup inherits unless they are written.
 const INHERITED: &[&str] = &["cpuset.cpus", "cpuset.mems", "memory.swappiness"];
 
-/// The directories of each controller.
+/// Returns the directory of each controller.
 fn controllers() -> BTreeMap<String, PathBuf> {
     let Ok(cgroups) = Cgroups::observe() else { return BTreeMap::new() };
     match cgroups.layout() {
@@ -32,13 +32,13 @@ fn controllers() -> BTreeMap<String, PathBuf> {
     }
 }
 
-/// All cgroups below a directory, by their path from it.
+/// Returns all cgroups below a directory, by their relative path.
 fn below(directory: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![(directory.to_owned(), String::new())];
     while let Some((directory, path)) = open.pop() {
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|of| of.is_dir()) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let path = format!("{path}/{}", entry.file_name().to_string_lossy());
                 open.push((entry.path(), path));
             }
@@ -48,9 +48,9 @@ fn below(directory: &Path) -> BTreeSet<String> {
     found
 }
 
-/// A path with the recording's names; what is no container of a pod is its sandbox.
-fn named(tableau: &Tableau, path: &str) -> String {
-    let named = tableau.named(path);
+/// Replaces ids in a path by the recording's names; a pod's cgroup of no container is its sandbox.
+fn named(steady_state: &SteadyState, path: &str) -> String {
+    let named = steady_state.named(path);
     let is_id = |part: &str| part.len() == 64 && part.chars().all(|c| c.is_ascii_hexdigit());
     let parts: Vec<&str> =
         named.split('/').map(|part| if is_id(part) { "<SANDBOX>" } else { part }).collect();
@@ -67,8 +67,12 @@ fn read(file: &Path) -> Option<String> {
 /// Values of recorded files, by cgroup and file.
 type Found = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Compares cgroups while their pods stand.
-pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Difference> {
+/// Compares cgroups while their pods run.
+pub(super) fn check(
+    context: &ReplayContext,
+    steady_state: &SteadyState,
+    line: &Value,
+) -> Vec<Difference> {
     let controllers = controllers();
     let mut ours: Found = BTreeMap::new();
     let files: BTreeSet<&String> = line["cgroups"]
@@ -78,7 +82,7 @@ pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Diffe
         .filter_map(|(_, files)| files.as_object())
         .flat_map(|files| files.keys())
         .collect();
-    let root = scene.cgroup_root();
+    let root = context.cgroup_root();
     let paths: BTreeSet<String> =
         controllers.values().flat_map(|point| below(&point.join(root))).collect();
     for path in paths {
@@ -88,13 +92,14 @@ pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Diffe
             Some(((*file).clone(), read(&directory.join(file))?))
         });
         let values = values.collect();
-        ours.insert(named(tableau, &path), values);
+        ours.insert(named(steady_state, &path), values);
     }
-    let processes = host::os::system::process_ids().ok().flatten().map(|of| of.max.to_string());
+    let processes =
+        host::os::system::process_ids().ok().flatten().map(|limit| limit.max.to_string());
     differences(&line["cgroups"], &ours, processes.as_deref())
 }
 
-/// Where values differ; `processes` is how many the machine may have.
+/// Returns the differing values; `processes` is the machine's process limit.
 fn differences(recorded: &Value, ours: &Found, processes: Option<&str>) -> Vec<Difference> {
     let mut found = Vec::new();
     let top = &recorded["/"];
@@ -134,14 +139,14 @@ fn differences(recorded: &Value, ours: &Found, processes: Option<&str>) -> Vec<D
     found
 }
 
-/// Compares which cgroups are left when the pods are gone. The kernel takes a moment to let go of them.
-pub(super) async fn left(scene: &Scene, line: &Value) -> Vec<Difference> {
+/// Compares the cgroups that remain after the pods. The kernel removes them with a delay.
+pub(super) async fn left(context: &ReplayContext, line: &Value) -> Vec<Difference> {
     let Some(wanted) = line["after_all_pods_deleted"].as_array() else { return Vec::new() };
     let wanted: BTreeSet<String> =
         wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let controllers = controllers();
     let now = || -> BTreeSet<String> {
-        let root = scene.cgroup_root();
+        let root = context.cgroup_root();
         controllers.values().flat_map(|point| below(&point.join(root))).collect()
     };
     let looking = async {
@@ -149,7 +154,7 @@ pub(super) async fn left(scene: &Scene, line: &Value) -> Vec<Difference> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, looking).await.is_ok() {
+    if tokio::time::timeout(TIMEOUT, looking).await.is_ok() {
         return Vec::new();
     }
     let (what, got) = ("cgroups that are left".to_owned(), format!("{:?}", now()));
@@ -164,8 +169,8 @@ mod tests {
     fn ours(values: &[(&str, &str, &str)]) -> Found {
         let mut found = Found::new();
         for (path, file, value) in values {
-            let of = found.entry((*path).to_owned()).or_default();
-            of.insert((*file).to_owned(), (*value).to_owned());
+            let files = found.entry((*path).to_owned()).or_default();
+            files.insert((*file).to_owned(), (*value).to_owned());
         }
         found
     }
@@ -179,8 +184,8 @@ mod tests {
         });
         let check = |values: &[(&str, &str, &str)], wanted: &[&str]| {
             let found = differences(&recorded, &ours(values), None);
-            let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
-            assert_eq!(told, wanted);
+            let paths: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+            assert_eq!(paths, wanted);
         };
         let same = [
             ("/", "cpuset.cpus", "0-7"),
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_that_nobody_recorded_are_told() {
+    fn unrecorded_cgroups_are_reported() {
         let recorded = json!({"/": {}});
         let found = differences(&recorded, &ours(&[("/", "x", "1"), ("/c", "x", "1")]), None);
         assert_eq!(found.len(), 1);
@@ -205,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_processes_is_the_machines() {
+    fn process_limit_is_the_machines() {
         let recorded = json!({"/kubepods": {"pids.max": "32768"}});
         let here = ours(&[("/kubepods", "pids.max", "99")]);
         assert!(differences(&recorded, &here, Some("99")).is_empty());

@@ -1,7 +1,7 @@
-//! The store of a control plane: opens it with a remedy for errors, and compacts its history. The store
-//! itself logs recovery and a full disk.
+//! Maintenance of a control plane's store: opening it with a remedy for errors, and compacting history.
+//! The store itself logs recovery and a full disk.
 //!
-//! Decides when to compact ([`History`]); the store does it.
+//! [`History`] decides when to compact; the store does it.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use store::{OpenError, Options, Revision, StorageError, Store};
 
-/// How long history is kept for watches and paged lists.
+/// Age of the history kept for watches and paged lists.
 const HISTORY: Duration = Duration::from_secs(300);
 
-/// How much of the log is kept as history at most: bounds what a burst of writes takes on the disk.
+/// Maximum size of the history: bounds the disk space that a burst of writes takes.
 const HISTORY_BYTES: u64 = 256 << 20;
 
-/// Between two looks at how much history there is.
-const HISTORY_LOOK: Duration = Duration::from_secs(10);
+/// Interval of the checks of the history's size.
+const HISTORY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Kept free for deletions and for compaction: some thousands of objects.
+/// Reserved for deletions and compaction: enough for some thousands of objects.
 const RESERVE_BYTES: u64 = 16 << 20;
 
 /// Raises the limit on open files: clients' connections and the store's files count against it.
 pub(crate) fn raise_limits() {
     if let Err(error) = host::os::limits::raise_open_files() {
         let why = error.to_string();
-        tracing::warn!(why, "the limit on open files cannot be raised");
+        tracing::warn!(why, "failed to raise the limit on open files");
     }
 }
 
@@ -40,8 +40,8 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
             OpenError::Missing(_)
             | OpenError::NotAStore { .. }
             | OpenError::Storage(StorageError::Damaged { .. }) => format!(
-                "; berth store check --data-dir {dir} shows what is lost, berth store repair \
-                 --data-dir {dir} keeps what can be read",
+                "; berth store check --data-dir {dir} reports lost data, berth store repair \
+                 --data-dir {dir} keeps the readable part",
                 dir = data_dir.display()
             ),
             _ => String::new(),
@@ -51,45 +51,45 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
     })
 }
 
-/// Compacts whenever [`History`] says so.
-pub(super) async fn forget_history(store: Store) {
+/// Compacts the store when [`History`] returns a revision.
+pub(super) async fn compact_history(store: Store) {
     let begun = Instant::now();
     let mut history = History::new(store.revision());
     loop {
-        tokio::time::sleep(HISTORY_LOOK).await;
+        tokio::time::sleep(HISTORY_INTERVAL).await;
         let health = store.health();
-        let look = Look {
+        let sample = Sample {
             at: begun.elapsed(),
             revision: store.revision(),
             appended: health.appended,
             full: health.full.is_some(),
         };
-        if let Some(point) = history.compact_to(look) {
-            // A store that cannot compact goes on; it only keeps more.
+        if let Some(point) = history.compact_to(sample) {
+            // A store that cannot compact continues to work and only keeps more history.
             let _ = store.compact(point).await;
         }
     }
 }
 
-/// The store at one moment.
+/// The state of the store at one time.
 #[derive(Debug, Clone, Copy)]
-struct Look {
-    /// Since the process began.
+struct Sample {
+    /// Time since the process started.
     at: Duration,
     revision: Revision,
-    /// Bytes of the log.
+    /// Bytes appended to the log.
     appended: u64,
     full: bool,
 }
 
-/// How the store grew, and what of its history may go.
+/// Growth of the store, and the part of its history that may be compacted.
 #[derive(Debug)]
 struct History {
-    /// Looks that are history worth keeping, oldest first.
-    kept: VecDeque<Look>,
+    /// Samples within the kept history, oldest first.
+    kept: VecDeque<Sample>,
     compacted: Revision,
     compacted_at: Duration,
-    /// The newest look that is no longer worth keeping.
+    /// The newest revision outside the kept history.
     past: Revision,
 }
 
@@ -99,9 +99,9 @@ impl History {
         History { kept, compacted: revision, compacted_at, past: revision }
     }
 
-    /// Returns the revision to compact to now, if it is time: every five minutes to what was five
-    /// minutes ago; earlier if there is too much history; and to the newest on a full disk.
-    fn compact_to(&mut self, now: Look) -> Option<Revision> {
+    /// Returns the revision to compact to, if compaction is due: every five minutes to the revision
+    /// of five minutes ago, earlier if the history is too large, and to the newest on a full disk.
+    fn compact_to(&mut self, now: Sample) -> Option<Revision> {
         self.kept.push_back(now);
         let mut too_much = false;
         while let Some(oldest) = self.kept.front()
@@ -122,7 +122,7 @@ impl History {
     }
 }
 
-/// The store's lines of `/metrics`.
+/// Renders the store's metrics.
 pub(super) fn render_metrics(store: &Store) -> String {
     let mut text = String::new();
     let mut line = |name: &str, kind: &str, help: &str, value: u64| {
@@ -133,7 +133,7 @@ pub(super) fn render_metrics(store: &Store) -> String {
     line("berth_store_full", "gauge", "Whether writes fail because the disk is full.", full);
     let help = "Batches of writes that were refused because the disk is full.";
     line("berth_store_refused_batches_total", "counter", help, health.refused);
-    // Of a directory that cannot be read nothing is known.
+    // The size of an unreadable directory is unknown.
     if let Ok(usage) = store.usage() {
         line("berth_store_files", "gauge", "Files of the store.", usage.files);
         let help = "Size of the store on the disk, with what is kept in reserve.";
@@ -146,17 +146,17 @@ pub(super) fn render_metrics(store: &Store) -> String {
 mod tests {
     use super::*;
 
-    fn look(seconds: u64, revision: u64, appended: u64) -> Look {
+    fn sample(seconds: u64, revision: u64, appended: u64) -> Sample {
         let at = Duration::from_secs(seconds);
-        Look { at, revision: revision.into(), appended, full: false }
+        Sample { at, revision: revision.into(), appended, full: false }
     }
 
     #[test]
-    fn history_of_five_minutes_is_kept_and_compacted_every_five_minutes() {
+    fn history_is_compacted_every_five_minutes_to_five_minutes_ago() {
         let mut history = History::new(1.into());
         let mut compactions = Vec::new();
         for seconds in (10..=1200).step_by(10) {
-            if let Some(point) = history.compact_to(look(seconds, seconds, 0)) {
+            if let Some(point) = history.compact_to(sample(seconds, seconds, 0)) {
                 compactions.push((seconds, point.get()));
             }
         }
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_compacted_at_once_and_a_full_disk_to_the_newest() {
+    fn burst_or_full_disk_is_compacted_at_once() {
         let mut history = History::new(1.into());
-        assert_eq!(history.compact_to(look(10, 100, 0)), None);
-        assert_eq!(history.compact_to(look(20, 200, HISTORY_BYTES)), None);
-        assert_eq!(history.compact_to(look(30, 300, HISTORY_BYTES + 1)), Some(100.into()));
-        assert_eq!(history.compact_to(look(40, 400, HISTORY_BYTES + 2)), None);
-        let full = Look { full: true, ..look(50, 500, HISTORY_BYTES + 2) };
+        assert_eq!(history.compact_to(sample(10, 100, 0)), None);
+        assert_eq!(history.compact_to(sample(20, 200, HISTORY_BYTES)), None);
+        assert_eq!(history.compact_to(sample(30, 300, HISTORY_BYTES + 1)), Some(100.into()));
+        assert_eq!(history.compact_to(sample(40, 400, HISTORY_BYTES + 2)), None);
+        let full = Sample { full: true, ..sample(50, 500, HISTORY_BYTES + 2) };
         assert_eq!(history.compact_to(full), Some(500.into()));
         assert_eq!(history.compact_to(full), None, "there is nothing new");
     }

@@ -1,8 +1,9 @@
-//! Recorded lives of pods, played with our own agent in a real containerd. Needs root, Linux and Debian's
+//! Recorded pods, replayed with our agent in a real containerd. Needs root, Linux and Debian's
 //! packages; see crates/rig.
 //!
-//! Only families that take seconds are played here, one pod of each kind of life: the whole recording
-//! takes minutes and is for `berth conformance testdata/golden-node --container-runtime-endpoint …`.
+//! Only families that take seconds are replayed here, one pod of each kind of lifecycle. The whole
+//! recording takes minutes: `berth-conformance testdata/golden-node --container-runtime-endpoint
+//! …`.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use rig::Containerd;
 
 use crate::testdata;
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout on a busy machine; successful waits end earlier.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lives that end by themselves or by one deletion, without back-off.
+/// Pods that end by themselves or by one deletion, without back-off.
 const PLAYED: &[&str] = &[
     "exit-never-1",
     "exit-never-two-mixed",
@@ -37,7 +38,7 @@ const PLAYED: &[&str] = &[
     "sec-runasnonroot-uid0",
 ];
 
-/// Kinds of what is told of a node, and a node.
+/// Kinds of facts of a node, and a node.
 const FOUND: &[&str] = &[
     "cgroups",
     "state-files",
@@ -50,7 +51,7 @@ const FOUND: &[&str] = &[
 ];
 
 #[test]
-fn recorded_lives_are_lived_again() {
+fn recorded_pods_are_replayed() {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     let only = PLAYED.iter().map(|word| (*word).to_owned()).collect();
@@ -61,39 +62,39 @@ fn recorded_lives_are_lived_again() {
     )
     .unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
-    // Each of them, and the requests of some besides.
+    // Each of them, and the requests of some.
     assert!(report.passed() >= PLAYED.len(), "{}", report.render(None));
 }
 
 #[test]
-fn what_is_found_on_a_node_is_as_recorded() {
+fn node_facts_match_the_recording() {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     let only = FOUND.iter().map(|word| (*word).to_owned()).collect();
     let options = Options { runtime: Some(runtime), only };
     let report = run_files([testdata("golden-node/node.jsonl.gz")], &options).unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
-    // Cgroups, the Pod Resources API, five answers of the agent's server, figures of probes, and the node
-    // without a network that this runtime makes.
+    // Cgroups, the Pod Resources API, five responses of the agent's server, probe metrics, and the
+    // node without a network that this runtime makes.
     assert!(report.passed() >= 9, "{}", report.render(None));
-    // State files, directories, figures, and a start that upstream refuses.
+    // State files, directories, metrics, and a start that upstream rejects.
     assert!(report.deliberately_different() >= 6, "{}", report.render(None));
 }
 
 #[test]
-fn without_a_runtime_nothing_is_passed() {
+fn nothing_passes_without_a_runtime() {
     let report = run_files([testdata("golden-node/pods.jsonl.gz")], &Options::default()).unwrap();
     assert_eq!((report.passed(), report.failed()), (0, 0));
     assert!(report.not_served() > 200, "{}", report.render(None));
 }
 
-/// Waits until the runtime knows that the image is gone: it is told of it, and not asked.
+/// Waits until the runtime has observed the removal of the image, which is asynchronous.
 fn until_gone(runtime: &cri::Endpoint) {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = cri::Client::new(runtime.clone());
     let image = cri::v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() };
     let request = cri::v1::ImageStatusRequest { image: Some(image), verbose: false };
-    rig::wait_until(PATIENCE, || {
+    rig::wait_until(TIMEOUT, || {
         let answer = tokio.block_on(client.call(request.clone())).unwrap();
         answer.image.is_none().then_some(())
     })
@@ -101,7 +102,7 @@ fn until_gone(runtime: &cri::Endpoint) {
 }
 
 #[test]
-fn a_runtime_without_the_image_is_told_of() {
+fn missing_image_is_reported() {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     containerd.remove_image(rig::BUSYBOX).unwrap();

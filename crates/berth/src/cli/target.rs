@@ -1,7 +1,7 @@
-//! The place of a node: which data directory or API server a command is about.
+//! The data directory or API server that a command works on.
 //!
-//! Main types: [`DataDir`], for commands that start or restore a control plane, and [`Whereabouts`], for
-//! commands that look for one that runs. Nothing is started or connected to here.
+//! Main types: [`DataDir`], for commands that start or restore a control plane, and [`TargetArgs`],
+//! for commands that look for a running one. Nothing is started or connected here.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use client::Client;
 
 use super::BadInput;
 use super::node::remote;
-use crate::presence;
+use crate::instance_lock;
 
-/// The data directory where no other is given.
-pub(super) const USUAL: &str = "/var/lib/berth";
+/// The default data directory.
+pub(super) const DEFAULT_DATA_DIR: &str = "/var/lib/berth";
 
 /// The environment variable that names the data directory.
 const DATA_DIR: &str = "BERTH_DATA_DIR";
@@ -23,15 +23,15 @@ const DATA_DIR: &str = "BERTH_DATA_DIR";
 /// The environment variable that names the files kubectl reads.
 const KUBECONFIG: &str = "KUBECONFIG";
 
-/// The file of an administrator in a data directory.
+/// The administrator's kubeconfig in a data directory.
 const ADMINISTRATOR: &str = "kubeconfig";
 
-/// Makes a path absolute: it is handed to other processes, the runtime first of all.
+/// Makes the path absolute, because it is passed to other processes such as the runtime.
 pub(super) fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
 
-/// The directory a control plane is made in.
+/// The data directory of a new control plane.
 #[derive(Debug, Args)]
 pub(super) struct DataDir {
     /// Directory of the store, the keys and the agent's files
@@ -42,62 +42,65 @@ pub(super) struct DataDir {
 
 impl DataDir {
     pub(super) fn path(&self) -> PathBuf {
-        self.data_dir.clone().or_else(from_environment).unwrap_or_else(|| PathBuf::from(USUAL))
+        self.data_dir
+            .clone()
+            .or_else(from_environment)
+            .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR))
     }
 }
 
-/// The control plane a command looks for.
+/// The flags that select a running control plane.
 #[derive(Debug, Args)]
-pub(super) struct Whereabouts {
-    /// Directory that `berth up` or `berth server` was given
+pub(super) struct TargetArgs {
+    /// Data directory of the running node
     /// [default: $BERTH_DATA_DIR, the node of $KUBECONFIG, or /var/lib/berth]
     #[arg(long, value_name = "DIR", value_parser = absolute())]
     data_dir: Option<PathBuf>,
 }
 
-/// A control plane that was found.
+/// The control plane that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
-    /// By its data directory on this machine.
+pub(super) enum Target {
+    /// A data directory on this machine.
     Directory(PathBuf),
-    /// By a kubeconfig alone: it may run anywhere.
+    /// A kubeconfig; the control plane may run anywhere.
     Kubeconfig(PathBuf),
 }
 
-impl Whereabouts {
-    /// The data directory, whether or not a node runs on it.
+impl TargetArgs {
+    /// Returns the data directory, even if no node runs on it.
     pub(super) fn directory(&self) -> PathBuf {
-        match self.found() {
-            Found::Directory(directory) => directory,
-            Found::Kubeconfig(_) => PathBuf::from(USUAL),
+        match self.resolve() {
+            Target::Directory(directory) => directory,
+            Target::Kubeconfig(_) => PathBuf::from(DEFAULT_DATA_DIR),
         }
     }
 
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn resolve(&self) -> Target {
         let given = self.data_dir.clone().or_else(from_environment);
         if let Some(directory) = given {
-            return Found::Directory(directory);
+            return Target::Directory(directory);
         }
         match kubeconfig_of_environment() {
-            None => Found::Directory(PathBuf::from(USUAL)),
-            Some(file) => match file.parent().filter(|parent| presence::is_data_dir(parent)) {
-                Some(directory) => Found::Directory(directory.to_owned()),
-                None => Found::Kubeconfig(file),
+            None => Target::Directory(PathBuf::from(DEFAULT_DATA_DIR)),
+            Some(file) => match file.parent().filter(|parent| instance_lock::is_data_dir(parent)) {
+                Some(directory) => Target::Directory(directory.to_owned()),
+                None => Target::Kubeconfig(file),
             },
         }
     }
 
-    /// A client of the API server that was found.
+    /// Returns a client of the API server.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
-        match self.found() {
-            Found::Kubeconfig(file) => remote(&file, "berth"),
-            Found::Directory(directory) => client_of(&directory),
+        match self.resolve() {
+            Target::Kubeconfig(file) => remote(&file, "berth"),
+            Target::Directory(directory) => client_for(&directory),
         }
     }
 }
 
-/// A client of the control plane on a data directory, as its administrator.
-pub(super) fn client_of(directory: &Path) -> anyhow::Result<Client> {
+/// Returns an administrator's client of the control plane on a data directory.
+pub(super) fn client_for(directory: &Path) -> anyhow::Result<Client> {
     let file = directory.join(ADMINISTRATOR);
     if !file.try_exists().unwrap_or(true) {
         let directory = directory.display();
@@ -116,8 +119,8 @@ fn from_environment() -> Option<PathBuf> {
     std::path::absolute(given).ok()
 }
 
-/// The first file of `KUBECONFIG` that exists, as kubectl reads the variable; the first one of all if none
-/// exists, so that an error names it.
+/// Returns the first existing file of `KUBECONFIG`, as kubectl does; the first file if none exists,
+/// so that an error names it.
 fn kubeconfig_of_environment() -> Option<PathBuf> {
     let list = env::var_os(KUBECONFIG)?;
     let files: Vec<PathBuf> =

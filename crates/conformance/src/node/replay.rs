@@ -1,10 +1,10 @@
-//! One recorded life, played again: objects, the pod, its binding, and the steps, each when the state is
-//! reached that was recorded before it: [`play`].
+//! Replays one recorded pod: objects, the pod, its binding, and the steps, each when the state
+//! recorded before it is reached: [`replay`].
 //!
-//! A step waits for three things: every recorded state that stood before it, the state that was recorded
-//! last before it, and the Events that were recorded before it. It does not wait for ever; what did not
-//! come is then a difference of the comparison, which is made elsewhere. Steps in the first second of a
-//! life interrupt something, and are made by the clock.
+//! A step waits for three things: every stable state recorded before it, the last state recorded
+//! before it, and the Events recorded before it. After a timeout it runs anyway; a missing state is
+//! then found by the comparison. Steps in the first second interrupt a start, and run at their
+//! recorded time.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use client::kind::{Kind, PODS, RUNTIME_CLASSES};
 use serde_json::{Value, json};
 
 use super::action::act;
-use super::significant::{self, State, in_order, runs};
-use super::stage::{NODE, Scene};
+use super::states::{self, State, in_order, runs};
+use super::testbed::{NODE, ReplayContext};
 
-/// Steps before this, in seconds, are made by the clock.
+/// Steps before this time, in seconds, run at their recorded time.
 const INTERRUPTS: f64 = 1.0;
-/// How long a state has to hold before a step is made that was recorded later, in seconds; or as long as
-/// it did when recorded, if that was less.
+/// Seconds that a state must hold before a later step runs, or its recorded duration if that was
+/// shorter.
 const SETTLE: f64 = 1.0;
 
-/// Whose life it is, and since when.
+/// A replayed pod.
 #[derive(Clone, Debug)]
-pub(super) struct Played {
+pub(super) struct ReplayedPod {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// When the pod was bound, by the clock of the trace.
+    /// The time of its binding on the trace's clock.
     pub(super) zero: f64,
-    /// What a step was answered, where the recording has it.
+    /// The API's responses to steps, where they are recorded: step, status and body.
     pub(super) answers: Vec<(usize, u64, String)>,
-    /// Why there is no pod.
+    /// The reason why the pod was not created.
     pub(super) refused: Option<String>,
 }
 
@@ -44,31 +44,31 @@ pub(super) fn name(manifest: &Value) -> &str {
     manifest["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// The manifest with host paths of ours.
-pub(super) fn manifest_here(scene: &Scene, manifest: &Value) -> Value {
+/// Replaces host paths in the manifest by ours.
+pub(super) fn manifest_here(context: &ReplayContext, manifest: &Value) -> Value {
     let mut manifest = manifest.clone();
     let volumes = manifest["spec"]["volumes"].as_array_mut();
     for volume in volumes.into_iter().flatten() {
         let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
         if let Some(rest) = path.strip_prefix("/srv/hp") {
-            let here = format!("{}{rest}", scene.host_paths().display());
+            let here = format!("{}{rest}", context.host_paths().display());
             volume["hostPath"]["path"] = here.into();
         }
     }
     manifest
 }
 
-/// Creates a pod and binds it, as the recorder did.
-pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Played> {
-    let manifest = manifest_here(scene, &line["manifest"]);
+/// Creates and binds a pod, as the recorder did.
+pub(super) async fn create_and_bind(context: &ReplayContext, line: &Value) -> Result<ReplayedPod> {
+    let manifest = manifest_here(context, &line["manifest"]);
     let (namespace, name) = (namespace(&manifest).to_owned(), name(&manifest).to_owned());
     for object in line["objects"].as_array().into_iter().flatten() {
-        create_object(scene, &namespace, object).await?;
+        create_object(context, &namespace, object).await?;
     }
     let class = runtime_class(line);
     if let Some((class, handler, _)) = &class {
         let object = json!({"metadata": {"name": class}, "handler": handler});
-        match scene.api.create(RUNTIME_CLASSES, "", &object).await {
+        match context.api.create(RUNTIME_CLASSES, "", &object).await {
             Err(error) if !error.is_already_there() => return Err(error.into()),
             _ => {}
         }
@@ -76,64 +76,64 @@ pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Playe
     if is_refused_for_ports(line) {
         let ports = host_ports(&manifest);
         let taken =
-            || scene.trace.any_running(|pod| host_ports(pod).iter().any(|p| ports.contains(p)));
-        wait(scene, patience(0.0), Duration::ZERO, taken).await;
+            || context.trace.any_running(|pod| host_ports(pod).iter().any(|p| ports.contains(p)));
+        wait(context, timeout(0.0), Duration::ZERO, taken).await;
     }
-    let zero = scene.trace.now();
-    let mut played = Played { namespace, name, zero, answers: Vec::new(), refused: None };
-    if let Err(error) = scene.api.create(PODS, &played.namespace, &manifest).await {
+    let zero = context.trace.now();
+    let mut replayed = ReplayedPod { namespace, name, zero, answers: Vec::new(), refused: None };
+    if let Err(error) = context.api.create(PODS, &replayed.namespace, &manifest).await {
         if line.get("create_error").is_none() {
-            bail!("{}: {error}", played.name);
+            bail!("{}: {error}", replayed.name);
         }
-        played.refused = Some(error.to_string());
-        return Ok(played);
+        replayed.refused = Some(error.to_string());
+        return Ok(replayed);
     }
     if let Some((class, _, true)) = &class {
-        scene.api.delete(RUNTIME_CLASSES, "", class, &DeleteOptions::default()).await?;
+        context.api.delete(RUNTIME_CLASSES, "", class, &DeleteOptions::default()).await?;
     }
     if manifest["spec"]["nodeName"].is_string() {
-        return Ok(played);
+        return Ok(replayed);
     }
     let binding = json!({
-        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": played.name},
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": replayed.name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
     });
-    scene
+    context
         .api
-        .create_subresource(PODS, &played.namespace, &played.name, "binding", &binding)
+        .create_subresource(PODS, &replayed.namespace, &replayed.name, "binding", &binding)
         .await?;
-    played.zero = scene.trace.now();
-    Ok(played)
+    replayed.zero = context.trace.now();
+    Ok(replayed)
 }
 
-/// Ports of the node that a pod asks for. One that was refused for them needs another that has them.
+/// Returns the host ports of a pod. A pod rejected for them needs another one that holds them.
 fn host_ports(pod: &Value) -> Vec<u64> {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let ports = containers.flat_map(|c| c["ports"].as_array().into_iter().flatten());
     ports.filter_map(|port| port["hostPort"].as_u64()).collect()
 }
 
-/// The class that a manifest names and that was there when the pod was created: its name, its handler,
-/// and whether it was gone again when the pod was bound. The recording does not have such classes among
-/// its objects, but its Events tell of them.
+/// Returns the runtime class that a manifest names and that existed at its creation: its name, its
+/// handler, and whether it was gone at the binding. The recording has no such objects, but its
+/// Events mention them.
 fn runtime_class(line: &Value) -> Option<(String, String, bool)> {
     let class = line["manifest"]["spec"]["runtimeClassName"].as_str()?.to_owned();
     if line.get("create_error").is_some() {
         return None;
     }
-    let said = |words: &str| {
+    let quoted_after = |words: &str| {
         let events = line["events"].as_array().into_iter().flatten();
         events.filter_map(|event| event["message"].as_str()).find_map(|message| {
             let (_, after) = message.split_once(words)?;
             Some(after.split('"').next().unwrap_or_default().to_owned())
         })
     };
-    let gone = said("runtimeclass.node.k8s.io \"").is_some();
-    let handler = said("no runtime for \"").unwrap_or_else(|| "runc".to_owned());
+    let gone = quoted_after("runtimeclass.node.k8s.io \"").is_some();
+    let handler = quoted_after("no runtime for \"").unwrap_or_else(|| "runc".to_owned());
     Some((class, handler, gone))
 }
 
-async fn create_object(scene: &Scene, namespace: &str, object: &Value) -> Result<()> {
+async fn create_object(context: &ReplayContext, namespace: &str, object: &Value) -> Result<()> {
     let api_version = object["apiVersion"].as_str().unwrap_or("v1");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let kind = object["kind"].as_str().unwrap_or_default();
@@ -142,84 +142,84 @@ async fn create_object(scene: &Scene, namespace: &str, object: &Value) -> Result
         .find(|r| r.group == group && r.version == version && r.kind == kind)
         .with_context(|| format!("{kind} of {api_version} is not served"))?;
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-    match scene.api.create(Kind::of(resource), namespace, object).await {
+    match context.api.create(Kind::of(resource), namespace, object).await {
         Err(error) if !error.is_already_there() => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// Plays a life that is nobody else's, to its end.
-pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
-    let mut played = create_and_bind(scene, line).await?;
-    if played.refused.is_some() {
-        return Ok(played);
+/// Replays a single pod to its end.
+pub(super) async fn replay(context: &ReplayContext, line: &Value) -> Result<ReplayedPod> {
+    let mut replayed = create_and_bind(context, line).await?;
+    if replayed.refused.is_some() {
+        return Ok(replayed);
     }
     let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut astray = false;
+    let mut diverged = false;
     for (index, step) in steps.iter().enumerate() {
         let t = step["t"].as_f64().unwrap_or_default();
-        // A life that has left the recorded way does not come back to it.
+        // A pod that has diverged from the recording does not return to it.
         if t < INTERRUPTS {
-            until_taken(scene, line, &played, t).await;
-            let passed = scene.trace.now() - played.zero;
+            until_taken(context, line, &replayed, t).await;
+            let passed = context.trace.now() - replayed.zero;
             tokio::time::sleep(Duration::from_secs_f64((t - passed).max(0.0))).await;
-        } else if !astray {
-            astray = !until_recorded(scene, line, &played, t).await;
+        } else if !diverged {
+            diverged = !until_recorded(context, line, &replayed, t).await;
         }
-        if let Some((code, message)) = act(scene, &played, &step["action"]).await? {
-            played.answers.push((index, code, message));
+        if let Some((code, message)) = act(context, &replayed, &step["action"]).await? {
+            replayed.answers.push((index, code, message));
         }
     }
-    until_end(scene, line, &played).await;
-    Ok(played)
+    until_end(context, line, &replayed).await;
+    Ok(replayed)
 }
 
-/// Lives to be played at the same time: who was refused for its ports comes while another one has them.
+/// Groups pods to replay together: one rejected for its ports needs another one that holds them.
 pub(super) fn together(lines: Vec<Value>) -> Vec<Vec<Value>> {
     let (refused, others): (Vec<Value>, Vec<Value>) =
         lines.into_iter().partition(is_refused_for_ports);
     let mut all: Vec<Vec<Value>> = others.into_iter().map(|line| vec![line]).collect();
     for line in refused {
         let wanted = host_ports(&line["manifest"]);
-        let has_them = |of: &&mut Vec<Value>| {
-            let own = of.first().map(|first| host_ports(&first["manifest"])).unwrap_or_default();
+        let has_them = |lines: &&mut Vec<Value>| {
+            let own = lines.first().map(|first| host_ports(&first["manifest"])).unwrap_or_default();
             own.iter().any(|port| wanted.contains(port))
         };
         match all.iter_mut().find(has_them) {
-            Some(of) => of.push(line),
+            Some(lines) => lines.push(line),
             None => all.push(vec![line]),
         }
     }
     all
 }
 
-/// Plays lives at the same time. Where none of them has the ports that the first was refused for, one that
-/// is like it takes them before.
-pub(super) async fn play_together(
-    scene: &Scene,
+/// Replays pods at the same time. If none holds the ports that the first was rejected for, a
+/// similar pod takes them before.
+pub(super) async fn replay_together(
+    context: &ReplayContext,
     lines: Vec<Value>,
-) -> Vec<(Value, Result<Played>)> {
+) -> Vec<(Value, Result<ReplayedPod>)> {
     let alone = lines.first().filter(|line| is_refused_for_ports(line));
     let before = match alone {
         Some(line) => {
             let mut manifest = line["manifest"].clone();
             manifest["metadata"]["name"] = format!("{}-before", name(&manifest)).into();
-            Some(create_and_bind(scene, &json!({"manifest": manifest})).await)
+            Some(create_and_bind(context, &json!({"manifest": manifest})).await)
         }
         None => None,
     };
-    let mut playing = tokio::task::JoinSet::new();
+    let mut group_replay = tokio::task::JoinSet::new();
     for line in lines {
-        let scene = scene.clone();
-        playing.spawn(async move {
-            let played = play(&scene, &line).await;
-            (line, played)
+        let context = context.clone();
+        group_replay.spawn(async move {
+            let replayed = replay(&context, &line).await;
+            (line, replayed)
         });
     }
-    let done = playing.join_all().await;
+    let done = group_replay.join_all().await;
     if let Some(Ok(before)) = before {
-        // What is left of it goes with the stage.
-        let _ = act(scene, &before, &json!({"delete": {"gracePeriodSeconds": 0}})).await;
+        // The testbed removes the rest.
+        let _ = act(context, &before, &json!({"delete": {"gracePeriodSeconds": 0}})).await;
     }
     done
 }
@@ -228,21 +228,26 @@ fn is_refused_for_ports(line: &Value) -> bool {
     line["end"]["reason"] == "NodePorts"
 }
 
-/// Waits until the agent has taken a pod up, if the recorded kubelet had by then.
-async fn until_taken(scene: &Scene, line: &Value, played: &Played, t: f64) {
+/// Waits until the agent has observed a pod, if the recorded kubelet had at `t`.
+async fn until_taken(context: &ReplayContext, line: &Value, replayed: &ReplayedPod, t: f64) {
     let calls = line["cri_calls"].as_array().into_iter().flatten();
     if calls.into_iter().all(|call| call["t"].as_f64().unwrap_or_default() >= t) {
         return;
     }
     let taken = || {
-        let last = scene.trace.last(&played.namespace, &played.name);
+        let last = context.trace.last(&replayed.namespace, &replayed.name);
         last.is_some_and(|(pod, _)| pod["status"]["startTime"].is_string())
     };
-    wait(scene, patience(t), Duration::ZERO, taken).await;
+    wait(context, timeout(t), Duration::ZERO, taken).await;
 }
 
-/// Waits until what was recorded before `t` has come, or patience is at an end; says which.
-pub(super) async fn until_recorded(scene: &Scene, line: &Value, played: &Played, t: f64) -> bool {
+/// Waits for everything recorded before `t`. Returns false on a timeout.
+pub(super) async fn until_recorded(
+    context: &ReplayContext,
+    line: &Value,
+    replayed: &ReplayedPod,
+    t: f64,
+) -> bool {
     let snapshots = line["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let before: Vec<Value> =
         snapshots.iter().filter(|s| s["t"].as_f64().unwrap_or_default() < t).cloned().collect();
@@ -252,45 +257,46 @@ pub(super) async fn until_recorded(scene: &Scene, line: &Value, played: &Played,
     let wanted: Vec<&State> = recorded
         .iter()
         .enumerate()
-        .filter(|(index, run)| run.stands() || index + 1 == recorded.len())
+        .filter(|(index, run)| run.is_stable() || index + 1 == recorded.len())
         .map(|(_, run)| &run.state)
         .collect();
     let events: Vec<&Value> = line["events"]
         .as_array()
         .into_iter()
         .flatten()
-        // The recorder's own deletion is told of before anybody sees it.
+        // The recorder's own deletion caused this Event.
         .filter(|event| event["reason"] != "Killing")
         .filter(|event| event["t"].as_f64().unwrap_or_default() < t)
         .collect();
     let arrived = || {
-        let ours = runs(&scene.trace.snapshots(&played.namespace, &played.name, played.zero));
+        let ours =
+            runs(&context.trace.snapshots(&replayed.namespace, &replayed.name, replayed.zero));
         let Some(current) = ours.last().map(|run| &run.state) else { return false };
         if current.restarts > last.state.restarts {
-            // Waiting only makes it later still.
+            // Waiting longer does not help.
             return true;
         }
-        // What was seen for a moment only need not be the state that is left.
+        // A short-lived state need not be the current one.
         let there = held < SETTLE || current.is(&last.state);
         there && in_order(wanted.iter().copied(), &ours).len() == wanted.len() && {
-            let seen = scene.trace.events(&played.namespace, &played.name);
+            let ours = context.trace.events(&replayed.namespace, &replayed.name);
             events.iter().all(|wanted| {
-                seen.iter().any(|event| {
+                ours.iter().any(|event| {
                     let same = |key: &str| event[key] == wanted[key];
                     same("type") && same("reason")
                 })
             })
         }
     };
-    let longest = if took_its_time(line) { held.max(SETTLE) } else { SETTLE };
+    let longest = if was_slow(line) { held.max(SETTLE) } else { SETTLE };
     let settle = Duration::from_secs_f64(held.clamp(0.0, longest));
-    let patience = if held < SETTLE { Duration::from_secs_f64(10.0 + t) } else { patience(t) };
-    wait(scene, patience, settle, arrived).await
+    let timeout = if held < SETTLE { Duration::from_secs_f64(10.0 + t) } else { timeout(t) };
+    wait(context, timeout, settle, arrived).await
 }
 
-/// Whether a container ended while it was being stopped, neither at once nor when its time was up: how long
-/// it had run may have mattered.
-fn took_its_time(line: &Value) -> bool {
+/// Reports whether a container exited some time after its stop signal and before the end of the
+/// grace period: its running time may matter.
+fn was_slow(line: &Value) -> bool {
     let calls = line["cri_calls"].as_array().into_iter().flatten();
     let mut stops = calls.filter(|call| call["call"] == "StopContainer");
     stops.any(|stop| {
@@ -300,8 +306,8 @@ fn took_its_time(line: &Value) -> bool {
     })
 }
 
-/// Waits until the life has ended as it did when it was recorded.
-pub(super) async fn until_end(scene: &Scene, line: &Value, played: &Played) {
+/// Waits until the pod has ended as recorded.
+pub(super) async fn until_end(context: &ReplayContext, line: &Value, replayed: &ReplayedPod) {
     let snapshots = line["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(last) = snapshots.last() else { return };
     let t = last["t"].as_f64().unwrap_or_default();
@@ -309,35 +315,39 @@ pub(super) async fn until_end(scene: &Scene, line: &Value, played: &Played) {
     let wanted = State::of(last);
     let arrived = || {
         if removed {
-            return scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
+            return context
+                .trace
+                .last(&replayed.namespace, &replayed.name)
+                .is_some_and(|(_, gone)| gone);
         }
-        let ours = runs(&scene.trace.snapshots(&played.namespace, &played.name, played.zero));
+        let ours =
+            runs(&context.trace.snapshots(&replayed.namespace, &replayed.name, replayed.zero));
         ours.last().is_some_and(|run| run.state.is(&wanted))
     };
-    wait(scene, patience(t), Duration::ZERO, arrived).await;
+    wait(context, timeout(t), Duration::ZERO, arrived).await;
 }
 
-/// How long to wait for what took so many seconds when it was recorded: busy machines are slower, and
-/// what never comes must not hold up the rest for ever.
-fn patience(recorded: f64) -> Duration {
+/// Returns the timeout for something that took this many seconds in the recording: busy machines
+/// are slower.
+fn timeout(recorded: f64) -> Duration {
     Duration::from_secs_f64(60.0 + 1.5 * recorded.clamp(0.0, 300.0))
 }
 
-/// Waits until `arrived` holds and has held for `settle`, or patience is at an end; says which.
+/// Waits until `arrived` has held for `settle`. Returns false on a timeout.
 pub(super) async fn wait(
-    scene: &Scene,
-    patience: Duration,
+    context: &ReplayContext,
+    timeout: Duration,
     settle: Duration,
     arrived: impl Fn() -> bool,
 ) -> bool {
-    let mut changes = scene.trace.changes();
+    let mut changes = context.trace.changes();
     let waiting = async {
         loop {
             changes.mark_unchanged();
             if arrived() {
                 let changed = tokio::time::timeout(settle, async {
                     loop {
-                        // The stage outlives its players.
+                        // The testbed outlives its replays.
                         let _ = changes.changed().await;
                         if !arrived() {
                             return;
@@ -352,20 +362,20 @@ pub(super) async fn wait(
             let _ = changes.changed().await;
         }
     };
-    tokio::time::timeout(patience, waiting).await.is_ok()
+    tokio::time::timeout(timeout, waiting).await.is_ok()
 }
 
-/// Whether a life needs a network of its own.
+/// Reports whether a pod needs its own network.
 pub(super) fn needs_network(line: &Value) -> bool {
-    let told = line["snapshots"].to_string();
-    // One that is refused for its ports is refused only if the pod that has them could be played.
-    let network = told.contains("<POD_IP>") || told.contains("\"NodePorts\"");
+    let snapshots = line["snapshots"].to_string();
+    // A rejection for ports needs the pod that holds them to run.
+    let network = snapshots.contains("<POD_IP>") || snapshots.contains("\"NodePorts\"");
     line["manifest"]["spec"]["hostNetwork"] != true && network
 }
 
-/// The words of all standing states, for messages.
-pub(super) fn told(snapshots: &[Value]) -> String {
-    let runs = significant::runs(snapshots);
+/// Renders all runs for messages.
+pub(super) fn render_runs(snapshots: &[Value]) -> String {
+    let runs = states::runs(snapshots);
     runs.iter().map(|run| format!("\n      {:.1} {}", run.from, run.state)).collect()
 }
 
@@ -374,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_refused_for_ports_is_played_beside_who_has_them() {
+    fn port_conflicts_are_replayed_together() {
         let line = |id: &str, port: u64, end: Value| {
             let ports = json!([{"containerPort": 80, "hostPort": port}]);
             let manifest = json!({"spec": {"containers": [{"ports": ports}]}});
@@ -396,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_refused_for_ports_need_the_network_of_those_that_have_them() {
+    fn pods_rejected_for_ports_need_a_network() {
         let line = |host: bool, status: Value| {
             let manifest = json!({"spec": {"hostNetwork": host}});
             json!({"manifest": manifest, "snapshots": [{"status": status}]})
