@@ -19,7 +19,7 @@ use crate::route::Place;
 use crate::write::part_name;
 
 /// The annotation of mirror pods.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = objects::pod::MIRROR_ANNOTATION;
 
 /// Labels in Kubernetes' own name spaces that a node may set.
 const KUBELET_LABELS: [&str; 11] = [

@@ -67,7 +67,7 @@ impl DaemonSets {
             .map(|(key, node)| (key.name().to_owned(), node))
             .collect();
         let pods = claimed_pods(world, DAEMON_SETS, &set, &selector).await?;
-        let wants = nodes::wants(&set, &all);
+        let wants = nodes::wants(&set, &all, world.options.scheduling.compare_taints);
         let now = world.clock.now().seconds();
         let plan = plan::plan(&set, &wants, &pods, &hash, now);
         for pod in &plan.failed {

@@ -288,7 +288,7 @@ impl LiveNode {
         explain: bool,
     ) -> (Vec<ContainerReport>, Option<String>) {
         let (configured, ledger) = (&self.configured, self.report.ledger());
-        let demand = Demand::of(&occupant.pod, &occupant.uid);
+        let demand = Demand::new(&occupant.uid, &occupant.pod.spec.resources());
         // A pod that has its place is given the same again, whatever else there is.
         let has = plan(&configured.node, ledger, &demand);
         let (used, without) = self.without(&occupant.uid);
@@ -333,7 +333,7 @@ fn place(
     if let Some(obstacle) = without_placing(&class, configured, used) {
         return Err(obstacle);
     }
-    let demand = Demand { uid: occupant.uid.clone(), ..class.demand };
+    let demand = class.demand.with_uid(occupant.uid.clone());
     plan(&configured.node, ledger, &demand).map_err(Obstacle::Placement)
 }
 

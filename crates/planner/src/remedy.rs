@@ -10,7 +10,7 @@ use objects::pod::Container;
 use objects::{Pod, Quantity, resources};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
 use placement::configured::{Amounts, Configured};
-use placement::demand::{Demand, PodUid, QosClass};
+use placement::demand::{PodUid, QosClass};
 use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
 use serde::Serialize;
@@ -209,7 +209,7 @@ impl<'a> Trial<'a> {
 
     fn takes(&self, pod: &Pod) -> bool {
         let class = Class::of(pod);
-        let demand = Demand { uid: PodUid::new("trial"), ..class.demand.clone() };
+        let demand = class.demand.with_uid(PodUid::new("trial"));
         without_placing(&class, self.configured, &self.used).is_none()
             && plan(self.node, &self.ledger, &demand).is_ok()
     }

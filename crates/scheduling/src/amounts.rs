@@ -4,6 +4,7 @@
 //! scheduler counts are kept; what a quantity's text means is `objects`' business.
 
 use objects::Quantity;
+use objects::pod::resources::Summable;
 use objects::resources::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
 use smallvec::SmallVec;
 
@@ -129,5 +130,15 @@ impl Amounts {
             && self.memory == 0
             && self.ephemeral_storage == 0
             && self.scalars.is_empty()
+    }
+}
+
+impl Summable for Amounts {
+    fn add(&mut self, other: &Amounts) {
+        Amounts::add(self, other);
+    }
+
+    fn raise(&mut self, other: &Amounts) {
+        Amounts::raise(self, other);
     }
 }

@@ -20,7 +20,7 @@ use crate::placing::{Machine, MachineView};
 use crate::shape::PodShape;
 use crate::shapes::{ShapeId, Shapes};
 use crate::symbols::{Symbol, Symbols};
-use crate::taints::Taint;
+use crate::taints::{self, Taint};
 use crate::time;
 use crate::volumes::Volumes;
 use crate::workloads::Workloads;
@@ -128,7 +128,7 @@ impl Cluster {
         let mut symbols = Symbols::default();
         let known = Known {
             hostname: symbols.intern("kubernetes.io/hostname"),
-            unschedulable: Taint::unschedulable(&mut symbols),
+            unschedulable: taints::unschedulable(&mut symbols),
             everything: Selector::new(Some(&LabelSelector::default()), &mut symbols),
         };
         Cluster {

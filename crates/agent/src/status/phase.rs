@@ -57,8 +57,7 @@ fn ended(pod: &Pod, counts: &Counts, finished: bool) -> Phase {
 /// Whether a pod comes from a file or URL rather than from the API.
 #[must_use]
 pub fn is_static(pod: &Pod) -> bool {
-    let source = pod.metadata.annotations.get("kubernetes.io/config.source");
-    source.is_some_and(|source| source != "api")
+    objects::pod::is_static(&pod.metadata.annotations)
 }
 
 struct InitProgress {

@@ -60,7 +60,12 @@ pub(super) fn pin(spec: &mut Value, node: &str) {
     }
 }
 
-pub(super) fn wants(set: &Value, nodes: &BTreeMap<String, Arc<Node>>) -> BTreeMap<String, Want> {
+/// `compare` is the gate of tolerations with the operators `Gt` and `Lt`.
+pub(super) fn wants(
+    set: &Value,
+    nodes: &BTreeMap<String, Arc<Node>>,
+    compare: bool,
+) -> BTreeMap<String, Want> {
     let spec = &set["spec"]["template"]["spec"];
     let tolerations = tolerations(spec);
     let tolerations: Vec<Toleration> = tolerations
@@ -74,8 +79,10 @@ pub(super) fn wants(set: &Value, nodes: &BTreeMap<String, Arc<Node>>) -> BTreeMa
     // A selector that cannot be read selects nothing.
     let affinity = (!required.is_null()).then(|| NodeSelector::deserialize(required).ok());
     let all = nodes.iter();
-    all.map(|(name, node)| (name.clone(), want(spec, node, affinity.as_ref(), &tolerations)))
-        .collect()
+    all.map(|(name, node)| {
+        (name.clone(), want(spec, node, affinity.as_ref(), &tolerations, compare))
+    })
+    .collect()
 }
 
 fn want(
@@ -83,6 +90,7 @@ fn want(
     node: &Node,
     affinity: Option<&Option<NodeSelector>>,
     tolerations: &[Toleration],
+    compare: bool,
 ) -> Want {
     let label = |key: &str| node.labels.get(key).map(String::as_str);
     let asked = text(&spec["nodeName"]);
@@ -99,7 +107,9 @@ fn want(
     }
     let untolerated = |effect: &str| {
         let taints = node.taints.iter().filter(|taint| taint.effect == effect);
-        taints.into_iter().any(|taint: &Taint| !tolerations.iter().any(|t| t.tolerates(taint)))
+        taints
+            .into_iter()
+            .any(|taint: &Taint| !tolerations.iter().any(|t| t.tolerates(taint, compare)))
     };
     match (untolerated("NoExecute"), untolerated("NoSchedule")) {
         (true, _) => Want::Leave,
@@ -132,7 +142,7 @@ mod tests {
         let check = |spec: &Value, node: Node, expected: Want| {
             let set = json!({"spec": {"template": {"spec": spec}}});
             let nodes = BTreeMap::from([("n".to_owned(), Arc::new(node.clone()))]);
-            assert_eq!(wants(&set, &nodes)["n"], expected, "{spec} {node:?}");
+            assert_eq!(wants(&set, &nodes, false)["n"], expected, "{spec} {node:?}");
         };
         let plain = json!({});
         check(&plain, node(&[], &[]), Want::Run);

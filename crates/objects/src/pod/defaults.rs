@@ -1,6 +1,7 @@
 //! Defaulting: what a pod means where it says nothing. As upstream does it before anything else
 //! looks at a pod.
 
+use super::resources::Side;
 use super::{Container, Pod};
 use crate::resources::{self, ResourceList, ResourceRequirements};
 
@@ -14,8 +15,10 @@ impl Pod {
             requests_from_limits(resources);
         }
         round_up_list(&mut self.spec.overhead);
-        let from_containers = self.spec.container_requests();
-        let huge_page_limits = self.spec.container_limits_of(resources::is_huge_pages);
+        let amounts = self.spec.resources();
+        let from_containers = amounts.of_containers(Side::Requests);
+        let mut huge_page_limits = amounts.of_containers(Side::Limits);
+        huge_page_limits.retain(|name, _| resources::is_huge_pages(name));
         if let Some(pod_level) = &mut self.spec.resources {
             round_up(pod_level);
             default_pod_level(pod_level, &from_containers, huge_page_limits);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use objects::pod::resources::Side;
 use objects::{Pod, resources};
 
 use crate::demand::MemoryKind;
@@ -22,7 +23,7 @@ impl Amounts {
     #[must_use]
     pub fn of(pod: &Pod) -> Amounts {
         let mut amounts = Amounts { pods: 1, ..Amounts::default() };
-        for (name, amount) in pod.spec.effective_requests() {
+        for (name, amount) in pod.spec.resources().effective(Side::Requests) {
             let units = |value: Option<i64>| {
                 value.map_or(u64::MAX, |value| u64::try_from(value).unwrap_or(0))
             };

@@ -207,7 +207,7 @@ fn plainly(
         let Replicas::Count(count) = workload.replicas else { continue };
         for index in 0..count {
             let uid = PodUid::new(&format!("{number}/{index}"));
-            let demand = Demand::of(&workload.template, &uid);
+            let demand = Demand::new(&uid, &workload.template.spec.resources());
             let need = Amounts::of(&workload.template);
             for (ledger, used, placed) in &mut fleet {
                 let sum = used.plus(&need);

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::admission::{spec_mut, text};
 use super::references;
+use crate::pod::MIRROR_ANNOTATION;
 
 /// The account of pods that name none. A loop makes it in every namespace.
 pub const DEFAULT: &str = "default";
@@ -23,7 +24,6 @@ const FILE_MODE: i64 = 0o644;
 /// The config map with the authority of the API, which a loop keeps in every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 /// The lists of containers, and what one of them is called in a refusal.
@@ -61,7 +61,7 @@ pub enum AccountRefusal {
 /// The account a new pod runs as, which is put into the pod if it names none. Mirror pods have none:
 /// they are of an agent's own making and stay as they are.
 pub fn of_new(pod: &mut Value) -> Result<Option<String>, AccountRefusal> {
-    if pod["metadata"]["annotations"].get(MIRROR).is_some() {
+    if pod["metadata"]["annotations"].get(MIRROR_ANNOTATION).is_some() {
         return check_mirror(&pod["spec"]).map(|()| None);
     }
     let Some(spec) = spec_mut(pod) else { return Ok(None) };
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn mirror_pods_use_neither_accounts_nor_secrets() {
         let check = |spec: Value, refusal: Option<AccountRefusal>| {
-            let annotations = json!({MIRROR: "hash"});
+            let annotations = json!({MIRROR_ANNOTATION: "hash"});
             let mut pod = json!({"metadata": {"annotations": annotations}, "spec": spec});
             let before = pod.clone();
             let expected = refusal.map_or(Ok(None), Err);
