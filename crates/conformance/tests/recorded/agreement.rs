@@ -118,7 +118,7 @@ fn stored(manifest: &Value, gates: &FeatureGates) -> (Value, bool) {
     let decoded = schema.decode_value(resource.type_id(schema).unwrap(), manifest.clone());
     let mut pod = decoded.unwrap().value;
     rules::set_defaults(resource, &mut pod);
-    let setting = Setting { gates, allow_privileged: true, now: Timestamp::default() };
+    let setting = Setting { gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     rules::prepare_create(resource, &mut pod, &setting);
     let causes = rules::validate_create(resource, &pod, &setting);
     let compares =
