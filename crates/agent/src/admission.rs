@@ -50,6 +50,8 @@ pub struct Node {
     pub no_host_processes: Option<NoHostProcesses>,
     pub classes: ClassOffer,
     pub shutting_down: bool,
+    /// Gate `TaintTolerationComparisonOperators`.
+    pub compare_taints: bool,
 }
 
 impl Node {
@@ -244,7 +246,9 @@ fn check_pressure(pod: &Pod, node: &Node) -> Result<(), Rejection> {
             value: String::new(),
             effect: "NoSchedule".to_owned(),
         };
-        if qos_class(pod) != QosClass::BestEffort || taints::is_tolerated(pod, &taint) {
+        if qos_class(pod) != QosClass::BestEffort
+            || taints::is_tolerated(pod, &taint, node.compare_taints)
+        {
             return Ok(());
         }
     }

@@ -280,6 +280,7 @@ impl Agent {
             name: node.name.clone(),
             os: Some(machine.os),
             allowed_sysctls: node.settings.allowed_sysctls.clone(),
+            compare_taints: config.feature_gates.enabled(Gate::TaintTolerationComparisonOperators),
             ..admission::Node::default()
         };
         Ok(Agent {

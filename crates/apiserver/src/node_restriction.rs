@@ -19,7 +19,7 @@ use crate::subresources::core_resource;
 use crate::write::subresource_name;
 
 /// The annotation of mirror pods.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = objects::pod::MIRROR_ANNOTATION;
 
 /// Labels in Kubernetes' own namespaces that a node may set.
 const KUBELET_LABELS: [&str; 11] = [

@@ -246,6 +246,8 @@ fn start_controllers(
     let client = client::Client::new(Arc::new(transport), "kube-controller-manager");
     let mut options = settings.controllers.clone();
     options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
+    options.scheduling.compare_taints =
+        settings.gates.enabled(Gate::TaintTolerationComparisonOperators);
     options.root_ca = Some(certificates.bundle());
     let controllers = controllers::run(&client, options)?;
     let counters = Arc::clone(controllers.counters());

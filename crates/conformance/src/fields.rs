@@ -4,16 +4,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use objects::Quantity;
 use placement::affinity::Hint;
 use placement::cpu::CpuLedger;
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, QosClass, Role,
-};
+use placement::demand::{ContainerName, Demand, MemoryKind, PodUid};
 use placement::memory::{Block, Blocks, MemoryLedger, MemoryStateError, MemoryTable, NodeState};
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, NumaMask, SocketId, Topology};
-use serde_json::Value;
+use serde_json::{Value, json};
 use smallvec::SmallVec;
 
 use super::Difference;
@@ -116,44 +113,36 @@ pub(super) fn demands(line: &Value) -> Result<BTreeMap<String, Demand>> {
     array(line, "pods")?.iter().map(|pod| Ok((string(pod, "uid")?, demand(pod)?))).collect()
 }
 
-fn demand(pod: &Value) -> Result<Demand> {
-    let qos = match string(pod, "qos")?.as_str() {
-        "Guaranteed" => QosClass::Guaranteed,
-        "Burstable" => QosClass::Burstable,
-        _ => QosClass::BestEffort,
-    };
-    let mut containers = Vec::new();
-    for (key, init) in [("init_containers", true), ("containers", false)] {
-        for container in pod.get(key).and_then(Value::as_array).into_iter().flatten() {
-            let role = match (init, flag(container, "restartable")) {
-                (true, true) => Role::Sidecar,
-                (true, false) => Role::Init,
-                (false, _) => Role::App,
-            };
-            let requests = options(container, "requests")?;
-            let quantity = |name: &str| requests.get(name).map(|q| Quantity::parse(q)).transpose();
-            let mut memory = Some(MemoryAmounts::new());
-            for (name, amount) in &requests {
-                let Some(kind) = MemoryKind::parse(name) else { continue };
-                let bytes = Quantity::parse(amount)?.as_i64().and_then(|b| u64::try_from(b).ok());
-                match (&mut memory, bytes) {
-                    (Some(memory), Some(bytes)) => memory.push((kind, Bytes(bytes))),
-                    _ => memory = None,
-                }
-            }
-            if let Some(memory) = &mut memory {
-                memory.sort_by_key(|(kind, _)| *kind);
-            }
-            containers.push(ContainerDemand {
-                name: ContainerName::new(&string(container, "name")?),
-                role,
-                milli_cpus: quantity("cpu")?.map_or(0, |q| q.milli_value()),
-                memory,
+/// The demand of a recorded pod, made of it by the agent as of every other pod.
+fn demand(recorded: &Value) -> Result<Demand> {
+    let containers = |key: &str, init: bool| -> Result<Vec<Value>> {
+        let list = recorded.get(key).and_then(Value::as_array).into_iter().flatten();
+        let container = |container: &Value| {
+            let mut made = json!({
+                "name": string(container, "name")?,
+                "resources": {"requests": options(container, "requests")?},
             });
-        }
+            if init && flag(container, "restartable") {
+                made["restartPolicy"] = "Always".into();
+            }
+            Ok(made)
+        };
+        list.map(container).collect()
+    };
+    let mut pod = json!({
+        "metadata": {"uid": string(recorded, "uid")?},
+        "spec": {
+            "initContainers": containers("init_containers", true)?,
+            "containers": containers("containers", false)?,
+        },
+        // Limits are not recorded; the class that the API server reports stands for them.
+        "status": {"qosClass": string(recorded, "qos")?},
+    });
+    if let Some(pod_level) = recorded.get("pod_level_resources") {
+        pod["spec"]["resources"] = pod_level.clone();
     }
-    let pod_level = pod.get("pod_level_resources").is_some();
-    Ok(Demand { uid: PodUid::new(&string(pod, "uid")?), qos, pod_level, containers })
+    let pod: agent::spec::Pod = serde_json::from_value(pod).context("pod")?;
+    Ok(agent::placement_demand(&pod))
 }
 
 /// Returns the pod and container of a step.

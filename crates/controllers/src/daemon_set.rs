@@ -67,7 +67,7 @@ impl DaemonSets {
             .map(|(key, node)| (key.name().to_owned(), node))
             .collect();
         let pods = claimed_pods(context, DAEMON_SETS, &set, &selector).await?;
-        let should_run = nodes::should_run(&set, &all);
+        let should_run = nodes::should_run(&set, &all, context.options.scheduling.compare_taints);
         let now = context.clock.now().seconds();
         let plan = plan::plan(&set, &should_run, &pods, &hash, now);
         for pod in &plan.failed {

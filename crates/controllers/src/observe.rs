@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use objects::taint;
 use objects::timestamp::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -105,18 +106,11 @@ pub(crate) struct Taint {
 }
 
 impl Toleration {
-    pub(crate) fn tolerates(&self, taint: &Taint) -> bool {
-        if !self.effect.is_empty() && self.effect != taint.effect {
-            return false;
-        }
-        if !self.key.is_empty() && self.key != taint.key {
-            return false;
-        }
-        match self.operator.as_str() {
-            "" | "Equal" => !self.key.is_empty() && self.value == taint.value,
-            "Exists" => true,
-            _ => false,
-        }
+    /// Reports whether the taint is tolerated; `compare` is the gate of the operators `Gt` and `Lt`.
+    pub(crate) fn tolerates(&self, taint: &Taint, compare: bool) -> bool {
+        let taint = taint::Taint::new(&taint.key, &taint.value, &taint.effect, |text| text);
+        taint::Toleration::new(&self.key, &self.operator, &self.value, &self.effect, |text| text)
+            .tolerates(&taint, compare)
     }
 }
 
@@ -608,33 +602,5 @@ mod tests {
         assert_eq!((pending.ended, pending.bound), (5, 5));
         let other = json!({"ownerReferences": []});
         assert!(read(json!({"conditions": [unready]}), other).conditions.is_empty());
-    }
-
-    #[test]
-    fn tolerations_match_by_key_value_and_effect() {
-        let taint = Taint {
-            key: "k".into(),
-            value: "v".into(),
-            effect: "NoExecute".into(),
-            time_added: None,
-        };
-        for (key, operator, value, effect, tolerates) in [
-            ("k", "", "v", "", true),
-            ("k", "Equal", "v", "NoExecute", true),
-            ("k", "Equal", "w", "", false),
-            ("k", "Exists", "", "NoSchedule", false),
-            ("", "Exists", "", "", true),
-            ("", "Equal", "v", "", false),
-            ("k", "Whatever", "v", "", false),
-        ] {
-            let toleration = Toleration {
-                key: key.into(),
-                operator: operator.into(),
-                value: value.into(),
-                effect: effect.into(),
-                toleration_seconds: None,
-            };
-            assert_eq!(toleration.tolerates(&taint), tolerates, "{toleration:?}");
-        }
     }
 }

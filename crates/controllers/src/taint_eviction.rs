@@ -33,14 +33,14 @@ pub(crate) fn keys_for_pod(_: &ControllerContext, update: &Update<Pod>) -> Vec<K
     if bound && changed { vec![update.key.clone()] } else { Vec::new() }
 }
 
-/// Returns the time at which a pod must be evicted from a node with these taints; `None` if it may
-/// stay. `tolerationSeconds` starts with the taint, or with the binding if the taint is older.
-fn eviction_time(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
-    let no_execute: Vec<&Taint> =
-        taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
+/// When a pod has to leave a node with these taints; `None` if it may stay. Its patience begins with the
+/// taint, or with its own coming if the taint was there before it.
+fn leaves_at(pod: &Pod, taints: &[Taint], compare: bool, now: Seconds) -> Option<Seconds> {
+    let pushing: Vec<&Taint> = taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
     let mut earliest: Option<Seconds> = None;
-    for taint in no_execute {
-        let tolerating: Vec<_> = pod.tolerations.iter().filter(|t| t.tolerates(taint)).collect();
+    for taint in pushing {
+        let tolerating: Vec<_> =
+            pod.tolerations.iter().filter(|t| t.tolerates(taint, compare)).collect();
         if tolerating.is_empty() {
             return Some(now);
         }
@@ -69,7 +69,8 @@ impl Reconcile for TaintEvictions {
             }
             let Some(node) = context.nodes.get(&Key::new("", &pod.node)) else { return Ok(None) };
             let now = context.clock.now().seconds();
-            match eviction_time(&pod, &node.taints, now) {
+            let compare = context.options.scheduling.compare_taints;
+            match leaves_at(&pod, &node.taints, compare, now) {
                 None => Ok(None),
                 Some(at) if at > now => Ok(Some(Duration::from_secs((at - now).unsigned_abs()))),
                 Some(_) => self.evict(&pod).await.map(|()| None),
@@ -129,7 +130,7 @@ mod tests {
         };
         let check_of = |bound, tolerations: &[Toleration], taints: &[Taint], expected| {
             let pod = Pod { tolerations: tolerations.to_vec(), bound, ..Pod::default() };
-            assert_eq!(eviction_time(&pod, taints, 120), expected, "{tolerations:?} {taints:?}");
+            assert_eq!(leaves_at(&pod, taints, true, 120), expected, "{tolerations:?} {taints:?}");
         };
         let check = |tolerations: &[Toleration], taints: &[Taint], expected: Option<Seconds>| {
             check_of(50, tolerations, taints, expected);

@@ -72,6 +72,7 @@ gates! {
     CustomCpuCfsQuotaPeriod, "CustomCPUCFSQuotaPeriod", Alpha, false;
     KubeletPodResourcesGet, "KubeletPodResourcesGet", Ga, true;
     DraNodeAllocatableResources, "DRANodeAllocatableResources", Alpha, false;
+    TaintTolerationComparisonOperators, "TaintTolerationComparisonOperators", Alpha, false;
     QosResources, "QOSResources", Alpha, false;
     // A gate of Berth: upstream has no QoS-class resources yet.
     QosResourcesStrictNames, "QOSResourcesStrictNames", Beta, true;
@@ -169,7 +170,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "StorageCapacityScoring",
     "SupplementalGroupsPolicy",
     "SystemdWatchdog",
-    "TaintTolerationComparisonOperators",
     "UserNamespacesHostNetworkSupport",
     "UserNamespacesPodSecurityStandards",
     "UserNamespacesSupport",

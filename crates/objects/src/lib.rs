@@ -27,6 +27,7 @@ pub mod schema;
 pub mod selector;
 mod suggest;
 pub mod table;
+pub mod taint;
 pub mod timestamp;
 mod totals;
 pub mod workload;

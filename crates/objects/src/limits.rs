@@ -15,10 +15,11 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::pod::resources::{Side, read_list as amounts};
 use crate::quantity::Quantity;
 use crate::resources::ResourceList;
 use crate::rules::pod::class_resources::full_name;
-use crate::totals::{self, Side, With, amounts, class_of, class_uses, pod_classes};
+use crate::totals::{self, With, class_of, class_uses, pod_classes};
 
 #[cfg(test)]
 mod tests;

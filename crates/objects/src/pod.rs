@@ -1,22 +1,24 @@
 //! Pods, as far as planning acts on them.
 //!
 //! Main type: [`Pod`]. Fields that nothing here acts on are known by name and kept as they are in
-//! `untyped`, so that a real manifest passes and a misspelt field does not. Reading, defaulting,
-//! validation, the QoS class and the effective demand are submodules; where a pod goes is decided
-//! elsewhere.
+//! `untyped`, so that a real manifest passes and a misspelt field does not. Reading, defaulting and
+//! validation are submodules. The meaning of fields that every component has to read alike is here as
+//! well, over any form of a pod: [`resources`], [`Role`], [`is_static`], [`is_mirror`], [`is_critical`].
+//! Where a pod goes is decided elsewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use self::resources::{ContainerResources, PodResources, Requirements};
 use crate::resources::{ClassRequest, ResourceList, ResourceRequirements};
 
 mod defaults;
-mod demand;
 pub(crate) mod names;
-mod qos;
 pub(crate) mod read;
+pub mod resources;
 mod validate;
 
 /// Fields that are known and valid but not acted on.
@@ -86,6 +88,56 @@ pub enum RestartPolicy {
     Never,
 }
 
+/// When a container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs to its end before the next container starts.
+    Init,
+    /// An init container that keeps running with the others.
+    Sidecar,
+    App,
+}
+
+impl Role {
+    /// Returns the role of a container in `initContainers`.
+    #[must_use]
+    pub fn of_init_container(container: &Value) -> Role {
+        if is_sidecar(container) { Role::Sidecar } else { Role::Init }
+    }
+}
+
+/// Reports whether a container in `initContainers` keeps running with the others.
+pub(crate) fn is_sidecar(container: &Value) -> bool {
+    container["restartPolicy"] == "Always"
+}
+
+/// The annotation that the agent sets on the API's copy of a static pod.
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// The annotation with the source of a pod: `api`, `file` or `http`.
+pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
+/// Pods of this priority or a higher one are critical.
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// Reports whether a pod with these annotations comes from a file or URL rather than from the API.
+#[must_use]
+pub fn is_static(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(SOURCE_ANNOTATION).is_some_and(|source| source != "api")
+}
+
+/// Reports whether a pod with these annotations is the API's copy of a static pod.
+#[must_use]
+pub fn is_mirror(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.contains_key(MIRROR_ANNOTATION)
+}
+
+/// Reports whether a pod is critical: static, a mirror pod, or of the highest priorities.
+#[must_use]
+pub fn is_critical(annotations: &BTreeMap<String, String>, priority: Option<i32>) -> bool {
+    is_static(annotations)
+        || is_mirror(annotations)
+        || priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY)
+}
+
 /// `spec.os.name`, and the operating system of a machine.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -114,13 +166,51 @@ pub enum QosClass {
     BestEffort,
 }
 
+impl QosClass {
+    /// Reads `status.qosClass`; `None` if it is empty or unknown.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<QosClass> {
+        [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort]
+            .into_iter()
+            .find(|class| class.as_str() == text)
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QosClass::Guaranteed => "Guaranteed",
+            QosClass::Burstable => "Burstable",
+            QosClass::BestEffort => "BestEffort",
+        }
+    }
+}
+
 impl fmt::Display for QosClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.as_str())
     }
 }
 
 impl PodSpec {
+    /// Returns the resources of the pod. Defaults must have been set.
+    #[must_use]
+    pub fn resources<'a>(&'a self) -> PodResources<'a> {
+        let of = |of: &'a ResourceRequirements| Requirements::new(&of.requests, &of.limits);
+        let container = |role: Role, container: &'a Container| ContainerResources {
+            name: &container.name,
+            role,
+            requirements: of(&container.resources),
+        };
+        let init = self.init_containers.iter().map(|c| {
+            let role = if c.is_sidecar() { Role::Sidecar } else { Role::Init };
+            container(role, c)
+        });
+        let apps = self.containers.iter().map(|c| container(Role::App, c));
+        PodResources::new(init.chain(apps))
+            .with_pod_level(self.resources.as_ref().map(of))
+            .with_overhead(&self.overhead)
+    }
+
     /// Whether a container runs as a process of the host (Windows).
     #[must_use]
     pub fn is_host_process(&self, container: &Container) -> bool {

@@ -15,10 +15,10 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Resource;
+use crate::pod::resources::read_list as amounts;
 use crate::quantity::Quantity;
 use crate::resources::{self, ResourceList};
 use crate::timestamp::Timestamp;
-use crate::totals::amounts;
 
 mod classes;
 mod scope;

@@ -1,32 +1,16 @@
 //! What a pod needs as a whole, read from the object: [`of_pod`], the one sum limit ranges and
 //! quotas go by, and [`class_uses`], how often it is in which class of a QoS resource.
 //!
-//! All containers and sidecars run at once; before that each init container runs beside the
-//! sidecars started so far. What is needed is the most of any moment.
+//! The sum is that of [`crate::pod::resources`], over what containers request or over what they hold.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-use crate::quantity::Quantity;
+use crate::pod::Role;
+use crate::pod::resources::{ContainerResources, PodResources, Side, peak, read_list as amounts};
 use crate::resources::{self, ResourceList};
 use crate::rules::pod::class_resources::full_name;
-
-/// Requests or limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Requests,
-    Limits,
-}
-
-impl Side {
-    fn field(self) -> &'static str {
-        match self {
-            Side::Requests => "requests",
-            Side::Limits => "limits",
-        }
-    }
-}
 
 /// What beside the spec's containers goes into a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,64 +21,24 @@ pub(crate) enum With {
     Holdings,
 }
 
-/// A list of amounts; what cannot be read counts for nothing.
-pub(crate) fn amounts(list: &Value) -> ResourceList {
-    let entries = list.as_object().into_iter().flatten();
-    let read = |(name, amount): (&String, &Value)| {
-        Some((name.clone(), Quantity::parse(amount.as_str()?).ok()?))
-    };
-    entries.filter_map(read).collect()
-}
-
 fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn is_sidecar(container: &Value) -> bool {
-    container["restartPolicy"] == "Always"
-}
-
-/// What a pod needs.
+/// Returns what a pod needs.
 pub(crate) fn of_pod(pod: &Value, side: Side, with: With) -> ResourceList {
-    let spec = &pod["spec"];
-    let holdings = (with == With::Holdings).then(|| Holdings::of(pod));
-    let own = |container: &Value, statuses: Statuses| match &holdings {
-        None => amounts(&container["resources"][side.field()]),
-        Some(holdings) => holdings.held(container, statuses, side),
-    };
-    let mut total = ResourceList::new();
-    for container in items(&spec["containers"]) {
-        resources::add(&mut total, &own(container, Statuses::Main));
-    }
-    let (mut sidecars, mut at_start) = (ResourceList::new(), ResourceList::new());
-    for container in items(&spec["initContainers"]) {
-        let mut needs = own(container, Statuses::Init);
-        if is_sidecar(container) {
-            resources::add(&mut total, &needs);
-            resources::add(&mut sidecars, &needs);
-            needs.values_mut().for_each(|amount| *amount = Quantity::zero());
-        }
-        // Of what this container does not need, the start needs as much as before.
-        let shared = needs.keys().filter_map(|name| sidecars.get_key_value(name));
-        let shared: ResourceList = shared.map(|(n, amount)| (n.clone(), amount.clone())).collect();
-        resources::add(&mut needs, &shared);
-        resources::raise(&mut at_start, &needs);
-    }
-    resources::raise(&mut total, &at_start);
-    for (name, amount) in amounts(&spec["resources"][side.field()]) {
-        if resources::is_pod_level(&name) {
-            total.insert(name, amount);
+    let mut resources = PodResources::of_spec(&pod["spec"]);
+    match with {
+        With::Spec => resources = resources.without_overhead(),
+        With::Holdings => {
+            let holdings = Holdings::of(pod);
+            for container in &mut resources.containers {
+                let held = holdings.held(container, side);
+                container.requirements.set(side, held);
+            }
         }
     }
-    if with == With::Holdings {
-        let mut overhead = amounts(&spec["overhead"]);
-        // Something without a limit stays without one.
-        if side == Side::Limits {
-            overhead.retain(|name, _| total.get(name).is_some_and(|limit| !limit.is_zero()));
-        }
-        resources::add(&mut total, &overhead);
-    }
-    total
+    resources.effective(side)
 }
 
 /// Which of a pod's lists of statuses a container is in.
@@ -106,7 +50,7 @@ enum Statuses {
 
 /// The allocations of a pod's containers and what is in force, by name.
 struct Holdings<'a> {
-    statuses: HashMap<(Statuses, &'a Value), &'a Value>,
+    statuses: HashMap<(Statuses, &'a str), &'a Value>,
     /// A resize cannot be done.
     infeasible: bool,
 }
@@ -119,7 +63,8 @@ impl<'a> Holdings<'a> {
             [(Statuses::Main, "containerStatuses"), (Statuses::Init, "initContainerStatuses")];
         for (list, field) in lists {
             for status in items(&status[field]) {
-                statuses.entry((list, &status["name"])).or_insert(status);
+                let name = status["name"].as_str().unwrap_or_default();
+                statuses.entry((list, name)).or_insert(status);
             }
         }
         let infeasible = items(&status["conditions"]).iter().any(|condition| {
@@ -130,9 +75,10 @@ impl<'a> Holdings<'a> {
 
     /// The most of what a container asks for, was given and has. A resize that cannot be done counts
     /// for nothing.
-    fn held(&self, container: &Value, statuses: Statuses, side: Side) -> ResourceList {
-        let asked = amounts(&container["resources"][side.field()]);
-        match self.statuses.get(&(statuses, &container["name"])) {
+    fn held(&self, container: &ContainerResources<'_>, side: Side) -> ResourceList {
+        let asked = container.requirements.get(side).clone();
+        let list = if container.role == Role::App { Statuses::Main } else { Statuses::Init };
+        match self.statuses.get(&(list, container.name)) {
             None => asked,
             Some(status) => held(status, asked, self.infeasible, side),
         }
@@ -193,29 +139,15 @@ pub(crate) fn named_by_containers(pod: &Value) -> Vec<&str> {
     names
 }
 
-/// How many containers are in which class of a container-level resource at once, at most.
+/// Returns the number of containers that are in a class of a container-level resource at once, at most.
 pub(crate) fn class_uses<'a>(pod: &'a Value, resource: &str) -> BTreeMap<&'a str, i64> {
     let spec = &pod["spec"];
-    let mut steady: BTreeMap<&str, i64> = BTreeMap::new();
-    let mut most: BTreeMap<&str, i64> = BTreeMap::new();
-    for container in items(&spec["initContainers"]) {
-        let Some(class) = class_of(pod, container, resource) else { continue };
-        if is_sidecar(container) {
-            *steady.entry(class).or_default() += 1;
-        } else {
-            let now = steady.get(class).copied().unwrap_or(0) + 1;
-            let peak = most.entry(class).or_default();
-            *peak = (*peak).max(now);
-        }
-    }
-    for container in items(&spec["containers"]) {
-        if let Some(class) = class_of(pod, container, resource) {
-            *steady.entry(class).or_default() += 1;
-        }
-    }
-    for (class, uses) in steady {
-        let peak = most.entry(class).or_default();
-        *peak = (*peak).max(uses);
-    }
-    most
+    let init = items(&spec["initContainers"]).iter().map(|c| (Role::of_init_container(c), c));
+    let apps = items(&spec["containers"]).iter().map(|c| (Role::App, c));
+    let users = init
+        .chain(apps)
+        .filter_map(|(role, container)| Some((role, class_of(pod, container, resource)?)));
+    let users: Vec<(Role, &str)> = users.collect();
+    let at_once = |class: &str| peak(users.iter().map(|(role, c)| (*role, i64::from(*c == class))));
+    users.iter().map(|(_, class)| (*class, at_once(class))).collect()
 }

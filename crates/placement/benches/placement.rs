@@ -9,14 +9,13 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use objects::Quantity;
 use objects::pod::OsName;
+use objects::pod::resources::PodResources;
 use placement::affinity::Family;
 use placement::affinity::merge::merge;
 use placement::affinity::search::Fit;
 use placement::alignment::{Alignment, NodeLimit};
 use placement::cpu::pick::{Picking, pick};
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryKind, PodUid, QosClass, Role,
-};
+use placement::demand::{Demand, PodUid};
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
 use placement::node::{CpuPolicy, MemoryPolicy};
@@ -25,6 +24,7 @@ use placement::windows::AffinityMode;
 use placement::{
     Bytes, CacheId, CoreId, CpuId, CpuSet, Ledger, Node, NumaId, NumaMask, SocketId, Topology, plan,
 };
+use serde_json::json;
 
 fn topology(sockets: u32, nodes: u32, cores: u32, threads: u32) -> Topology {
     let all = sockets * nodes * cores;
@@ -76,17 +76,10 @@ fn node(topology: Topology, policy: &str, closest: bool) -> Node {
 }
 
 fn pod(uid: &str, cpus: i64, gib: u64) -> Demand {
-    Demand {
-        uid: PodUid::new(uid),
-        qos: QosClass::Guaranteed,
-        pod_level: false,
-        containers: vec![ContainerDemand {
-            name: ContainerName::new("c"),
-            role: Role::App,
-            milli_cpus: cpus * 1000,
-            memory: Some(smallvec::smallvec![(MemoryKind::Memory, Bytes::gib(gib))]),
-        }],
-    }
+    let amounts = json!({"cpu": cpus.to_string(), "memory": format!("{gib}Gi")});
+    let resources = json!({"requests": amounts, "limits": amounts});
+    let spec = json!({"containers": [{"name": "c", "resources": resources}]});
+    Demand::new(&PodUid::new(uid), &PodResources::of_spec(&spec))
 }
 
 /// A ledger about half full, with pods of different sizes, some of which have left again.

@@ -1,17 +1,17 @@
 //! What a pod wants of a machine, reduced to what placing it depends on.
 //!
-//! Main type: [`Demand`]. It is made from a pod once ([`crate::demand`] does not read YAML) and
-//! carries no decision.
+//! Main type: [`Demand`]. It is made from a pod once, by [`Demand::new`], and carries no decision.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use objects::pod::{Container, Pod};
+use objects::pod::resources::{ContainerResources, PodResources, Side, peak};
 use objects::{Quantity, resources};
 use smallvec::SmallVec;
 
 pub use objects::QosClass;
+pub use objects::pod::Role;
 
 use crate::ids::Bytes;
 
@@ -70,16 +70,6 @@ name! {
     ContainerName
 }
 
-/// When a container runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Runs to its end before the next container starts.
-    Init,
-    /// An init container that keeps running beside the others.
-    Sidecar,
-    App,
-}
-
 /// Ordinary memory or huge pages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryKind {
@@ -115,18 +105,19 @@ pub type MemoryAmounts = SmallVec<[(MemoryKind, Bytes); 2]>;
 
 /// What one container wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ContainerDemand {
     pub name: ContainerName,
     pub role: Role,
     /// Thousandths of a CPU requested.
     pub milli_cpus: i64,
-    /// Memory and huge pages requested; `None` if an amount cannot be told exactly in bytes.
+    /// Memory and huge pages requested; `None` if an amount is not a whole number of bytes.
     pub memory: Option<MemoryAmounts>,
 }
 
 impl ContainerDemand {
-    fn of(container: &Container, role: Role) -> ContainerDemand {
-        let requests = &container.resources.requests;
+    fn new(container: &ContainerResources<'_>) -> ContainerDemand {
+        let requests = container.requirements.get(Side::Requests);
         let exact = |amount: &Quantity| amount.as_i64().and_then(|bytes| u64::try_from(bytes).ok());
         let memory: Option<MemoryAmounts> = requests
             .iter()
@@ -134,8 +125,8 @@ impl ContainerDemand {
             .map(|(kind, amount)| Some((kind, Bytes(exact(amount)?))))
             .collect();
         ContainerDemand {
-            name: ContainerName::new(&container.name),
-            role,
+            name: ContainerName::new(container.name),
+            role: container.role,
             milli_cpus: requests.get(resources::CPU).map_or(0, Quantity::milli_value),
             memory: memory.map(|mut amounts| {
                 amounts.sort_by_key(|(kind, _)| *kind);
@@ -145,31 +136,35 @@ impl ContainerDemand {
     }
 }
 
-/// What a pod wants. Containers are in the order in which they start.
+/// What a pod wants. Containers are in the order in which they start. Other crates make one with
+/// [`Demand::new`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Demand {
     pub uid: PodUid,
     pub qos: QosClass,
-    /// Resources are stated for the whole pod, which no manager places yet.
+    /// Resources are set for the pod as a whole, which no manager places yet.
     pub pod_level: bool,
     pub containers: Vec<ContainerDemand>,
 }
 
 impl Demand {
-    /// What a pod wants. `uid` tells it apart from others; a manifest often has none of its own.
+    /// Makes the demand of a pod: the only way to a demand, so that every caller of [`crate::plan`] asks
+    /// the same of the same pod. `uid` distinguishes it from others; a manifest often has none of its own.
     #[must_use]
-    pub fn of(pod: &Pod, uid: &PodUid) -> Demand {
-        let init = pod.spec.init_containers.iter().map(|container| {
-            let role = if container.is_sidecar() { Role::Sidecar } else { Role::Init };
-            ContainerDemand::of(container, role)
-        });
-        let apps = pod.spec.containers.iter().map(|c| ContainerDemand::of(c, Role::App));
+    pub fn new(uid: &PodUid, pod: &PodResources<'_>) -> Demand {
         Demand {
             uid: uid.clone(),
-            qos: pod.spec.qos_class(),
-            pod_level: pod.spec.resources.is_some(),
-            containers: init.chain(apps).collect(),
+            qos: pod.qos_class(),
+            pod_level: pod.pod_level().is_some(),
+            containers: pod.containers().iter().map(ContainerDemand::new).collect(),
         }
+    }
+
+    /// Returns the same demand for another pod.
+    #[must_use]
+    pub fn with_uid(&self, uid: PodUid) -> Demand {
+        Demand { uid, ..self.clone() }
     }
 
     /// The CPUs a container gets to itself; `None` if it shares.
@@ -183,67 +178,29 @@ impl Demand {
     /// The CPUs the pod needs to itself at any one time; `None` if it shares.
     #[must_use]
     pub fn pod_exclusive_cpus(&self) -> Option<usize> {
-        let (mut starting, mut sidecars, mut apps) = (0usize, 0usize, 0usize);
-        for (index, container) in self.containers.iter().enumerate() {
-            let cpus = self.exclusive_cpus(index).unwrap_or(0);
-            match container.role {
-                Role::Init => starting = starting.max(sidecars.saturating_add(cpus)),
-                Role::Sidecar => sidecars = sidecars.saturating_add(cpus),
-                Role::App => apps = apps.saturating_add(cpus),
-            }
-        }
-        Some(starting.max(apps.saturating_add(sidecars))).filter(|cpus| *cpus > 0)
+        let own =
+            |(at, of): (usize, &ContainerDemand)| (of.role, self.exclusive_cpus(at).unwrap_or(0));
+        Some(peak(self.containers.iter().enumerate().map(own))).filter(|cpus| *cpus > 0)
     }
 
     /// The memory the pod needs at any one time, of the kinds its app containers ask for; `None`
     /// if an amount cannot be told exactly.
     #[must_use]
     pub fn pod_memory(&self) -> Option<MemoryAmounts> {
-        let mut totals: SmallVec<[(MemoryKind, Total); 4]> = SmallVec::new();
+        let mut kinds: SmallVec<[MemoryKind; 2]> = SmallVec::new();
         for container in &self.containers {
-            for (kind, bytes) in container.memory.as_ref()? {
-                let at = match totals.binary_search_by_key(kind, |(k, _)| *k) {
-                    Ok(at) => at,
-                    Err(at) => {
-                        totals.insert(at, (*kind, Total::default()));
-                        at
-                    }
-                };
-                totals[at].1.add(container.role, bytes.0);
+            let amounts = container.memory.as_ref()?;
+            if container.role == Role::App {
+                kinds.extend(amounts.iter().map(|(kind, _)| *kind));
             }
         }
-        Some(
-            totals
-                .into_iter()
-                .filter(|(_, total)| total.by_app)
-                .map(|(kind, total)| (kind, Bytes(total.peak())))
-                .collect(),
-        )
-    }
-}
-
-/// The most of one kind of memory a pod uses at any one time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Total {
-    starting: u64,
-    sidecars: u64,
-    apps: u64,
-    by_app: bool,
-}
-
-impl Total {
-    fn add(&mut self, role: Role, bytes: u64) {
-        match role {
-            Role::Init => self.starting = self.starting.max(self.sidecars.saturating_add(bytes)),
-            Role::Sidecar => self.sidecars = self.sidecars.saturating_add(bytes),
-            Role::App => {
-                self.apps = self.apps.saturating_add(bytes);
-                self.by_app = true;
-            }
-        }
-    }
-
-    fn peak(self) -> u64 {
-        self.starting.max(self.apps.saturating_add(self.sidecars))
+        kinds.sort_unstable();
+        kinds.dedup();
+        let of = |container: &ContainerDemand, kind: MemoryKind| {
+            let mut amounts = container.memory.iter().flatten();
+            amounts.find(|(k, _)| *k == kind).map_or(0, |(_, bytes)| bytes.0)
+        };
+        let peak = |kind| peak(self.containers.iter().map(|c| (c.role, of(c, kind))));
+        Some(kinds.into_iter().map(|kind| (kind, Bytes(peak(kind)))).collect())
     }
 }

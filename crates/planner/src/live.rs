@@ -293,8 +293,8 @@ impl LiveNode {
         explain: bool,
     ) -> (Vec<ContainerReport>, Option<String>) {
         let (configured, ledger) = (&self.configured, self.report.ledger());
-        let demand = Demand::of(&pod.pod, &pod.uid);
-        // A placed pod gets the same placement again, whatever else has changed.
+        let demand = Demand::new(&pod.uid, &pod.pod.spec.resources());
+        // A pod that has its place is given the same again, whatever else there is.
         let has = plan(&configured.node, ledger, &demand);
         let (used, without) = self.without(&pod.uid);
         let anew = place(configured, &used, &without, pod);
@@ -338,7 +338,7 @@ fn place(
     if let Some(rejection) = precheck(&class, configured, used) {
         return Err(rejection);
     }
-    let demand = Demand { uid: pod.uid.clone(), ..class.demand };
+    let demand = class.demand.with_uid(pod.uid.clone());
     plan(&configured.node, ledger, &demand).map_err(Rejection::Placement)
 }
 

@@ -10,7 +10,7 @@ use objects::pod::Container;
 use objects::{Pod, Quantity, resources};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
 use placement::configured::{Capacity, Configured};
-use placement::demand::{Demand, PodUid, QosClass};
+use placement::demand::{PodUid, QosClass};
 use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
 use serde::Serialize;
@@ -213,7 +213,7 @@ impl<'a> TrialMachine<'a> {
 
     fn takes(&self, pod: &Pod) -> bool {
         let class = Class::of(pod);
-        let demand = Demand { uid: PodUid::new("trial"), ..class.demand.clone() };
+        let demand = class.demand.with_uid(PodUid::new("trial"));
         precheck(&class, self.configured, &self.used).is_none()
             && plan(self.node, &self.ledger, &demand).is_ok()
     }

@@ -568,7 +568,7 @@ impl<'a> Simulation<'a> {
         let configured = &self.shapes[shape].configured;
         let wanted = &self.classes[class.0 as usize];
         let used = state.used.plus(&wanted.need);
-        let demand = Demand { uid: uid_at(depth), ..wanted.demand.clone() };
+        let demand = wanted.demand.with_uid(uid_at(depth));
         self.work.planned += 1;
         let ledger = self.ensure_ledger(from);
         let node = &configured.node;
@@ -607,7 +607,7 @@ impl<'a> Simulation<'a> {
             let mut ledger = self.states[at.0 as usize].ledger.clone().unwrap_or_default();
             for (depth, class) in path.into_iter().rev() {
                 let wanted = &self.classes[class.0 as usize].demand;
-                let demand = Demand { uid: uid_at(depth), ..wanted.clone() };
+                let demand = wanted.with_uid(uid_at(depth));
                 self.work.planned += 1;
                 // The same placement succeeded before.
                 if let Ok(placement) = plan(node, &ledger, &demand) {
@@ -673,7 +673,7 @@ impl Class {
             None => pod.spec.wanted_os().map(|os| (os, false)),
         };
         Class {
-            demand: Demand::of(pod, &PodUid::new("")),
+            demand: Demand::new(&PodUid::new(""), &pod.spec.resources()),
             need: Capacity::of(pod),
             os,
             node_name: pod.spec.node_name.clone(),

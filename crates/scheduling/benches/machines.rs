@@ -17,9 +17,8 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use objects::kubelet_config;
 use objects::pod::OsName;
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryKind, PodUid, QosClass, Role,
-};
+use objects::pod::resources::PodResources;
+use placement::demand::{Demand, PodUid};
 use placement::report::NodeReport;
 use placement::topology::{Cpu, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, Ledger, Machine, NumaId, SocketId, Topology, plan};
@@ -71,18 +70,9 @@ fn full(machine: &Machine) -> (BTreeMap<String, String>, [i64; 2]) {
     let each = (machine.topology.cpus().len() - 2) / PODS;
     let cpus = [each.div_ceil(2) as i64, (each / 2) as i64];
     for n in 0..PODS {
-        let container = |(at, cpus): (usize, &i64)| ContainerDemand {
-            name: ContainerName::new(&format!("container-{at}")),
-            role: Role::App,
-            milli_cpus: cpus * 1000,
-            memory: Some([(MemoryKind::Memory, Bytes::gib(1))].into_iter().collect()),
-        };
-        let demand = Demand {
-            uid: PodUid::new(&uid(n)),
-            qos: QosClass::Guaranteed,
-            pod_level: false,
-            containers: cpus.iter().enumerate().map(container).collect(),
-        };
+        let pod = pod(n, cpus);
+        let resources = PodResources::of_spec(&pod["spec"]);
+        let demand = Demand::new(&PodUid::new(&uid(n)), &resources);
         ledger.commit(&plan(&report.configured().node, &ledger, &demand).unwrap());
     }
     report.set_ledger(ledger).unwrap();

@@ -6,6 +6,8 @@
 //! counts as one, at the pod's peak: init containers that run in sequence do not add up, like their
 //! requests.
 
+use objects::pod::Role;
+use objects::pod::resources::peak;
 use smallvec::SmallVec;
 
 use crate::interner::{Interner, Symbol};
@@ -103,16 +105,16 @@ impl ClassDemand {
         let mut named = |c: &object::Container| -> Vec<Class> {
             c.resources.qos_resources.iter().map(&mut class).collect()
         };
-        let apps: Vec<Vec<Class>> = spec.containers.iter().map(&mut named).collect();
-        let inits: Vec<(bool, Vec<Class>)> =
-            spec.init_containers.iter().map(|c| (c.is_sidecar(), named(c))).collect();
+        let users: Vec<(Role, Vec<Class>)> =
+            spec.containers().map(|(role, container)| (role, named(container))).collect();
         let mut pod: Vec<Class> = spec.qos_resources.iter().map(class).collect();
         pod.dedup_by_key(|c| c.resource);
-        let mut all: Vec<Class> =
-            apps.iter().chain(inits.iter().map(|(_, c)| c)).flatten().copied().collect();
+        let mut all: Vec<Class> = users.iter().flat_map(|(_, named)| named).copied().collect();
         all.sort_unstable();
         all.dedup();
-        let at_once = |uses: &dyn Fn(&[Class]) -> bool| worst_moment(&apps, &inits, uses);
+        let at_once = |uses: &dyn Fn(&[Class]) -> bool| {
+            peak(users.iter().map(|(role, named)| (*role, u32::from(uses(named)))))
+        };
         let containers = all.iter().map(|c| (*c, at_once(&|named| named.contains(c)))).collect();
         let pod = pod.iter().map(|c| {
             let by_default = |named: &[Class]| {
@@ -150,28 +152,7 @@ impl ClassDemand {
     }
 }
 
-/// Returns the number of containers that use a class at the pod's peak.
-fn worst_moment(
-    apps: &[Vec<Class>],
-    inits: &[(bool, Vec<Class>)],
-    uses: &dyn Fn(&[Class]) -> bool,
-) -> u32 {
-    let one = |named: &[Class]| u32::from(uses(named));
-    let mut sidecars = 0;
-    let mut starting = 0;
-    for (sidecar, named) in inits {
-        if *sidecar {
-            sidecars += one(named);
-            starting = starting.max(sidecars);
-        } else {
-            starting = starting.max(sidecars + one(named));
-        }
-    }
-    let running: u32 = apps.iter().map(|named| one(named)).sum();
-    starting.max(running + sidecars)
-}
-
-/// The number of users of each class with a limited capacity on a node.
+/// How many use each class of a node that not any number may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ClassUse(SmallVec<[(Class, u64); 3]>);
 

@@ -20,7 +20,7 @@ use crate::node::{NodeState, NodeView, Occupancy};
 use crate::object::{NodeObject, OtherObject, PodObject};
 use crate::shape::PodShape;
 use crate::shape_index::{ShapeId, ShapeIndex};
-use crate::taints::Taint;
+use crate::taints::{self, Taint};
 use crate::time;
 use crate::volumes::Volumes;
 use crate::workloads::Workloads;
@@ -73,7 +73,7 @@ pub(crate) struct ImageSpread {
     pub(crate) nodes: usize,
 }
 
-/// Symbols that are used in every attempt.
+/// Interner that are used in every attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct WellKnownSymbols {
     pub(crate) hostname: Symbol,
@@ -128,7 +128,7 @@ impl Cluster {
         let mut symbols = Interner::default();
         let known = WellKnownSymbols {
             hostname: symbols.intern("kubernetes.io/hostname"),
-            unschedulable: Taint::unschedulable(&mut symbols),
+            unschedulable: taints::unschedulable(&mut symbols),
             everything: Selector::new(Some(&LabelSelector::default()), &mut symbols),
         };
         Cluster {

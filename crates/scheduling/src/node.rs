@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::object::NodeObject;
 use crate::resources::ResourceVector;
 use crate::shape::{self, HostPort, PodShape};
-use crate::taints::Taint;
+use crate::taints::{self, Taint};
 
 /// The fields of a node's object that scheduling reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl NodeView {
         NodeView {
             name: symbols.intern(&node.metadata.name),
             labels: Labels::new(&node.metadata.labels, symbols),
-            taints: node.spec.taints.iter().map(|t| Taint::new(t, symbols)).collect(),
+            taints: node.spec.taints.iter().map(|t| taints::taint(t, symbols)).collect(),
             unschedulable: node.spec.unschedulable,
             allocatable: shape::read(&node.status.allocatable, symbols),
             most_pods: node.status.allocatable.get("pods").map_or(0, objects::Quantity::value),

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 
 use objects::Quantity;
+use objects::pod::resources::{ContainerResources, PodResources};
+use objects::pod::{self, QosClass, Role};
 use objects::selector::{LabelSelector, NodeSelector, NodeSelectorTerm};
 use serde::{Deserialize, Deserializer};
 
@@ -97,6 +99,37 @@ object! {
         ports: Vec<Port>,
         restart_policy: String,
         restart_policy_rules: Vec<RestartRule>,
+    }
+}
+
+impl PodObject {
+    /// Returns the resources of the pod. The API server has set the defaults.
+    #[must_use]
+    pub fn resources(&self) -> PodResources<'_> {
+        fn of(of: &Requirements) -> pod::resources::Requirements<'_> {
+            pod::resources::Requirements::new(&of.requests, &of.limits)
+        }
+        let spec = &self.spec;
+        let containers = spec.containers().map(|(role, container)| ContainerResources {
+            name: &container.name,
+            role,
+            requirements: of(&container.resources),
+        });
+        PodResources::new(containers)
+            .with_pod_level(spec.resources.as_ref().map(of))
+            .with_overhead(&spec.overhead)
+            .with_reported_class(QosClass::parse(&self.status.qos_class))
+    }
+}
+
+impl PodSpec {
+    /// Returns init containers and app containers, in the order in which they start.
+    pub(crate) fn containers(&self) -> impl Iterator<Item = (Role, &Container)> {
+        let init = self.init_containers.iter().map(|container| {
+            let role = if container.is_sidecar() { Role::Sidecar } else { Role::Init };
+            (role, container)
+        });
+        init.chain(self.containers.iter().map(|container| (Role::App, container)))
     }
 }
 
@@ -272,6 +305,7 @@ object! {
 object! {
     pub(crate) struct PodStatus {
         phase: String,
+        qos_class: String,
         start_time: Option<String>,
         nominated_node_name: String,
         conditions: Vec<Condition>,

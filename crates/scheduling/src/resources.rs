@@ -4,6 +4,7 @@
 //! resources that the scheduler counts are kept; `objects` parses quantities.
 
 use objects::Quantity;
+use objects::pod::resources::Summable;
 use objects::resources::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
 use smallvec::SmallVec;
 
@@ -55,7 +56,7 @@ fn is_scalar(name: &str) -> bool {
         || name.starts_with("attachable-volumes-")
 }
 
-/// Amounts by resource.
+/// ResourceVector by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ResourceVector {
     pub(crate) milli_cpu: i64,
@@ -129,5 +130,15 @@ impl ResourceVector {
             && self.memory == 0
             && self.ephemeral_storage == 0
             && self.scalars.is_empty()
+    }
+}
+
+impl Summable for ResourceVector {
+    fn add(&mut self, other: &ResourceVector) {
+        ResourceVector::add(self, other);
+    }
+
+    fn raise(&mut self, other: &ResourceVector) {
+        ResourceVector::raise(self, other);
     }
 }

@@ -4,8 +4,8 @@
 //! hundred shapes and small entries that point to them, and results for one pod of a shape hold for
 //! the next. A pod's name, node and age are not part of its shape.
 
-use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as PlainSpec};
-use objects::resources::{self, ResourceRequirements, is_pod_level};
+use objects::pod::resources::peak;
+use objects::resources::{self, is_pod_level};
 use objects::selector::LabelSelector;
 use placement::demand::{Demand, PodUid, QosClass};
 
@@ -14,7 +14,7 @@ use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerm, NodeTerms, Selector};
 use crate::object::{self, PodObject};
 use crate::resources::{Resource, ResourceVector};
-use crate::taints::Toleration;
+use crate::taints::{self, Toleration};
 use crate::volumes::VolumeDemand;
 
 /// The default requests of a container in scores: a tenth of a CPU and 200 MiB.
@@ -107,7 +107,7 @@ impl std::hash::Hash for MachineDemand {
 
 impl MachineDemand {
     pub(crate) fn of(&self, uid: &str) -> Demand {
-        Demand { uid: PodUid::new(uid), ..self.0.clone() }
+        self.0.with_uid(PodUid::new(uid))
     }
 }
 
@@ -149,7 +149,7 @@ impl PodShape {
             requests: true_requests,
             scored,
             scored_as_new,
-            tolerations: spec.tolerations.iter().map(|t| Toleration::new(t, symbols)).collect(),
+            tolerations: spec.tolerations.iter().map(|t| taints::toleration(t, symbols)).collect(),
             node_selector: pairs(&spec.node_selector, symbols),
             node_required: affinity
                 .node_affinity
@@ -173,7 +173,7 @@ impl PodShape {
             features: features(spec),
             owner: owner.map(|o| (symbols.intern(&o.kind), symbols.intern(&o.name))),
             classes: ClassDemand::new(spec, symbols),
-            machine: machine_demand(spec),
+            machine: machine_demand(pod),
             labels,
         }
     }
@@ -333,25 +333,7 @@ fn of_containers(
         }
         amounts
     };
-    let mut running = ResourceVector::default();
-    for container in &pod.spec.containers {
-        running.add(&of(container));
-    }
-    let mut sidecars = ResourceVector::default();
-    let mut starting = ResourceVector::default();
-    for container in &pod.spec.init_containers {
-        let mut together = of(container);
-        if container.is_sidecar() {
-            running.add(&together);
-            sidecars.add(&together);
-            starting.raise(&sidecars);
-        } else {
-            together.add(&sidecars);
-            starting.raise(&together);
-        }
-    }
-    running.raise(&starting);
-    running
+    peak(pod.spec.containers().map(|(role, container)| (role, of(container))))
 }
 
 fn requests(pod: &PodObject, how: CountingMode, symbols: &mut Interner) -> ResourceVector {
@@ -457,38 +439,15 @@ fn features(spec: &object::PodSpec) -> Box<[&'static str]> {
     features.into()
 }
 
-fn machine_demand(spec: &object::PodSpec) -> Option<MachineDemand> {
-    let container = |c: &object::Container| PlainContainer {
-        name: c.name.clone(),
-        resources: requirements(&c.resources),
-        restart_policy: c.is_sidecar().then_some(objects::pod::RestartPolicy::Always),
-        ..PlainContainer::default()
-    };
+fn machine_demand(pod: &PodObject) -> Option<MachineDemand> {
+    let spec = &pod.spec;
     // Almost no pod sets limits for everything; asking first is cheap.
     let limited = |c: &object::Container| !c.resources.limits.is_empty();
     if spec.resources.is_none() && !spec.containers.iter().all(limited) {
         return None;
     }
-    let mut pod = PlainPod {
-        spec: PlainSpec {
-            containers: spec.containers.iter().map(container).collect(),
-            init_containers: spec.init_containers.iter().map(container).collect(),
-            resources: spec.resources.as_ref().map(requirements),
-            ..PlainSpec::default()
-        },
-        ..PlainPod::default()
-    };
-    pod.set_defaults();
-    let demand = Demand::of(&pod, &PodUid::new(""));
+    let demand = Demand::new(&PodUid::new(""), &pod.resources());
     (demand.qos == QosClass::Guaranteed).then_some(MachineDemand(demand))
-}
-
-fn requirements(of: &object::Requirements) -> ResourceRequirements {
-    ResourceRequirements {
-        requests: of.requests.clone(),
-        limits: of.limits.clone(),
-        ..ResourceRequirements::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,120 +1,31 @@
-//! Taints of nodes and tolerations of pods.
+//! Taints of nodes and tolerations of pods, with interned texts; `objects` decides which tolerate which.
 //!
-//! Main types: [`Taint`], [`Toleration`] and [`untolerated`]. Which taints keep a pod away and which
-//! only make a node less liked is for filters and scores.
+//! Main function: [`untolerated`]. Which taints keep a pod away and which only make a node less preferred is
+//! for filters and scores.
+
+use objects::taint;
+pub(crate) use objects::taint::Effect;
 
 use crate::interner::{Interner, Symbol};
 use crate::object;
 
-/// What a taint does to pods that do not tolerate it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Effect {
-    NoSchedule,
-    PreferNoSchedule,
-    NoExecute,
-    /// None that scheduling acts on.
-    Other,
-}
-
-impl Effect {
-    fn new(word: &str) -> Effect {
-        match word {
-            "NoSchedule" => Effect::NoSchedule,
-            "PreferNoSchedule" => Effect::PreferNoSchedule,
-            "NoExecute" => Effect::NoExecute,
-            _ => Effect::Other,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Taint {
-    pub(crate) key: Symbol,
-    pub(crate) value: Symbol,
-    pub(crate) effect: Effect,
-    /// The value, if it is a whole number written as one.
-    pub(crate) number: Option<i64>,
-}
+pub(crate) type Taint = taint::Taint<Symbol>;
+pub(crate) type Toleration = taint::Toleration<Symbol>;
 
 /// The key of the taint that an unschedulable node has in effect.
 pub(crate) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-impl Taint {
-    pub(crate) fn new(taint: &object::Taint, symbols: &mut Interner) -> Taint {
-        Taint {
-            key: symbols.intern(&taint.key),
-            value: symbols.intern(&taint.value),
-            effect: Effect::new(&taint.effect),
-            number: canonical(&taint.value),
-        }
-    }
-
-    pub(crate) fn unschedulable(symbols: &mut Interner) -> Taint {
-        Taint {
-            key: symbols.intern(UNSCHEDULABLE),
-            value: symbols.intern(""),
-            effect: Effect::NoSchedule,
-            number: None,
-        }
-    }
+pub(crate) fn taint(taint: &object::Taint, symbols: &mut Interner) -> Taint {
+    Taint::new(&taint.key, &taint.value, &taint.effect, |text| symbols.intern(text))
 }
 
-/// A number written the one way it should be: no sign but a minus, no leading zeros.
-fn canonical(text: &str) -> Option<i64> {
-    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
+/// Returns the taint of an unschedulable node.
+pub(crate) fn unschedulable(symbols: &mut Interner) -> Taint {
+    Taint::new(UNSCHEDULABLE, "", "NoSchedule", |text| symbols.intern(text))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Toleration {
-    /// `None` is every key.
-    key: Option<Symbol>,
-    /// `None` is every effect.
-    effect: Option<Effect>,
-    test: Test,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Test {
-    Equal(Symbol),
-    Exists,
-    Above(Option<i64>),
-    Below(Option<i64>),
-    Never,
-}
-
-impl Toleration {
-    pub(crate) fn new(toleration: &object::Toleration, symbols: &mut Interner) -> Toleration {
-        let named = |text: &str| (!text.is_empty()).then_some(());
-        Toleration {
-            key: named(&toleration.key).map(|()| symbols.intern(&toleration.key)),
-            effect: named(&toleration.effect).map(|()| Effect::new(&toleration.effect)),
-            test: match toleration.operator.as_str() {
-                "" | "Equal" => Test::Equal(symbols.intern(&toleration.value)),
-                "Exists" => Test::Exists,
-                "Gt" => Test::Above(canonical(&toleration.value)),
-                "Lt" => Test::Below(canonical(&toleration.value)),
-                _ => Test::Never,
-            },
-        }
-    }
-
-    /// Whether it speaks of taints that only make a node less liked.
-    pub(crate) fn is_for_preferences(&self) -> bool {
-        self.effect.is_none_or(|e| e == Effect::PreferNoSchedule)
-    }
-
-    /// `compare` is whether the operators `Gt` and `Lt` are known.
-    pub(crate) fn tolerates(&self, taint: &Taint, compare: bool) -> bool {
-        self.effect.is_none_or(|e| e == taint.effect)
-            && self.key.is_none_or(|k| k == taint.key)
-            && match self.test {
-                Test::Equal(value) => value == taint.value,
-                Test::Exists => true,
-                Test::Above(Some(bound)) => compare && taint.number.is_some_and(|n| n > bound),
-                Test::Below(Some(bound)) => compare && taint.number.is_some_and(|n| n < bound),
-                Test::Above(None) | Test::Below(None) | Test::Never => false,
-            }
-    }
+pub(crate) fn toleration(of: &object::Toleration, symbols: &mut Interner) -> Toleration {
+    Toleration::new(&of.key, &of.operator, &of.value, &of.effect, |text| symbols.intern(text))
 }
 
 /// Whether a taint that keeps pods away is not tolerated.

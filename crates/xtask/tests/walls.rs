@@ -322,6 +322,38 @@ fn the_outside_world_is_found_in_source_and_values_are_not() {
     check("use std::time::Duration; use std::io::Write; env!(x); crate::fs::x();", &[]);
 }
 
+/// Every caller of the brain asks in the same words: a `Demand` written by hand could ask for what no pod
+/// means.
+#[test]
+fn demands_are_made_of_pods_only() {
+    let demand = read(&root().join("crates/placement/src/demand.rs"));
+    let mut broken = Vec::new();
+    for name in ["Demand", "ContainerDemand"] {
+        if !demand.contains(&format!("#[non_exhaustive]\npub struct {name} {{")) {
+            broken.push(format!("placement::demand::{name} is not #[non_exhaustive]"));
+        }
+    }
+    for path in rust_files(&root().join("crates")) {
+        if shown(&path).starts_with("crates/placement/src") {
+            continue;
+        }
+        let code = source::blank(&read(&path));
+        for at in source::words(&code, "Demand")
+            .into_iter()
+            .chain(source::words(&code, "ContainerDemand"))
+        {
+            let after = code[at..].trim_start_matches(char::is_alphanumeric).trim_start();
+            let before = code[..at].trim_end();
+            let is_literal = after.starts_with('{') && !before.ends_with("->");
+            if is_literal {
+                let line = source::line(&code, at);
+                broken.push(format!("{}:{line}: a demand is made by Demand::new", shown(&path)));
+            }
+        }
+    }
+    report(&broken);
+}
+
 #[test]
 fn code_of_one_operating_system_stays_in_its_crates() {
     let at_home: Vec<_> = WALLS

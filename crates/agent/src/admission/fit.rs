@@ -32,10 +32,11 @@ pub(super) fn check(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rej
         "NodePorts",
         "node(s) didn't have free ports for the requested pod ports",
     );
-    // A static pod belongs to this node whatever its taints are, and a running pod may stay under
-    // `NoSchedule`.
-    let against =
-        |taint: &&taints::Taint| taint.effect == "NoExecute" && !taints::is_tolerated(pod, taint);
+    // A static pod is meant for this node and no other, whatever is wrong with it. What is only not
+    // to be scheduled here may run here once it was.
+    let against = |taint: &&taints::Taint| {
+        taint.effect == "NoExecute" && !taints::is_tolerated(pod, taint, node.compare_taints)
+    };
     predicate(
         is_static(pod) || !node.taints.iter().any(|taint| against(&taint)),
         "TaintToleration",

@@ -14,17 +14,11 @@ use super::fit::{PODS, amount};
 use super::{Neighbour, Rejection};
 use crate::qos_class;
 use crate::spec::Pod;
-use crate::status;
-
-/// Priorities from here on are for what the cluster cannot do without.
-const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// Whether a pod is let in even if others have to go.
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
-    let mirror = pod.metadata.annotations.contains_key("kubernetes.io/config.mirror");
-    let priority = pod.spec.priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY);
-    status::is_static(pod) || mirror || priority
+    objects::pod::is_critical(&pod.metadata.annotations, pod.spec.priority)
 }
 
 /// How much of a resource has to be freed.

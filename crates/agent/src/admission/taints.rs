@@ -1,5 +1,6 @@
 //! Taints of the node, and which of them a pod tolerates.
 
+use objects::taint;
 use serde::Deserialize;
 
 use crate::spec::Pod;
@@ -25,32 +26,18 @@ pub struct Toleration {
 }
 
 impl Toleration {
+    /// Reports whether the taint is tolerated; `compare` is the gate of the operators `Gt` and `Lt`.
     #[must_use]
-    pub fn tolerates(&self, taint: &Taint) -> bool {
-        let effect = self.effect.is_empty() || self.effect == taint.effect;
-        let key = self.key.is_empty() || self.key == taint.key;
-        effect && key && self.value_fits(&taint.value)
+    pub fn tolerates(&self, taint: &Taint, compare: bool) -> bool {
+        let taint = taint::Taint::new(&taint.key, &taint.value, &taint.effect, |text| text);
+        taint::Toleration::new(&self.key, &self.operator, &self.value, &self.effect, |text| text)
+            .tolerates(&taint, compare)
     }
-
-    fn value_fits(&self, value: &str) -> bool {
-        let numbers = || Some((number(value)?, number(&self.value)?));
-        match self.operator.as_str() {
-            "" | "Equal" => self.value == value,
-            "Exists" => true,
-            "Gt" => numbers().is_some_and(|(of_taint, own)| of_taint > own),
-            "Lt" => numbers().is_some_and(|(of_taint, own)| of_taint < own),
-            _ => false,
-        }
-    }
-}
-
-/// A number written the one way it should be.
-fn number(text: &str) -> Option<i64> {
-    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
 
 /// Whether a pod tolerates a taint. A toleration that cannot be read tolerates nothing.
-pub(super) fn is_tolerated(pod: &Pod, taint: &Taint) -> bool {
+pub(super) fn is_tolerated(pod: &Pod, taint: &Taint, compare: bool) -> bool {
     let read = |value| Toleration::deserialize(value).ok();
-    pod.spec.tolerations.iter().filter_map(read).any(|toleration| toleration.tolerates(taint))
+    let mut tolerations = pod.spec.tolerations.iter().filter_map(read);
+    tolerations.any(|toleration| toleration.tolerates(taint, compare))
 }

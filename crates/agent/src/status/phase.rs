@@ -57,8 +57,7 @@ fn ended(pod: &Pod, counts: &Counts, finished: bool) -> Phase {
 /// Returns true if a pod comes from a file or URL instead of the API.
 #[must_use]
 pub fn is_static(pod: &Pod) -> bool {
-    let source = pod.metadata.annotations.get("kubernetes.io/config.source");
-    source.is_some_and(|source| source != "api")
+    objects::pod::is_static(&pod.metadata.annotations)
 }
 
 struct InitProgress {

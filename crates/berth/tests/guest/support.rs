@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The agent's log message after it has adopted running containers.
-const ADOPTED: &str = "took up what runs";
+const ADOPTED: &str = "adopted running containers";
 
 /// Two guests of eight emulated CPUs each would not run faster concurrently.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use conformance::{Options, run_dir, run_files};
 
+mod agreement;
 #[cfg(feature = "clients")]
 mod commands;
 #[cfg(feature = "rig")]

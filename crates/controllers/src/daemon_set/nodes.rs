@@ -60,9 +60,11 @@ pub(super) fn pin(spec: &mut Value, node: &str) {
     }
 }
 
+/// `compare` is the gate of tolerations with the operators `Gt` and `Lt`.
 pub(super) fn should_run(
     set: &Value,
     nodes: &BTreeMap<String, Arc<Node>>,
+    compare: bool,
 ) -> BTreeMap<String, ShouldRun> {
     let spec = &set["spec"]["template"]["spec"];
     let tolerations = tolerations(spec);
@@ -78,7 +80,7 @@ pub(super) fn should_run(
     let affinity = (!required.is_null()).then(|| NodeSelector::deserialize(required).ok());
     let all = nodes.iter();
     all.map(|(name, node)| {
-        (name.clone(), should_run_on(spec, node, affinity.as_ref(), &tolerations))
+        (name.clone(), should_run_on(spec, node, affinity.as_ref(), &tolerations, compare))
     })
     .collect()
 }
@@ -88,6 +90,7 @@ fn should_run_on(
     node: &Node,
     affinity: Option<&Option<NodeSelector>>,
     tolerations: &[Toleration],
+    compare: bool,
 ) -> ShouldRun {
     let label = |key: &str| node.labels.get(key).map(String::as_str);
     let asked = text(&spec["nodeName"]);
@@ -104,7 +107,9 @@ fn should_run_on(
     }
     let untolerated = |effect: &str| {
         let taints = node.taints.iter().filter(|taint| taint.effect == effect);
-        taints.into_iter().any(|taint: &Taint| !tolerations.iter().any(|t| t.tolerates(taint)))
+        taints
+            .into_iter()
+            .any(|taint: &Taint| !tolerations.iter().any(|t| t.tolerates(taint, compare)))
     };
     match (untolerated("NoExecute"), untolerated("NoSchedule")) {
         (true, _) => ShouldRun::No,
@@ -137,7 +142,7 @@ mod tests {
         let check = |spec: &Value, node: Node, expected: ShouldRun| {
             let set = json!({"spec": {"template": {"spec": spec}}});
             let nodes = BTreeMap::from([("n".to_owned(), Arc::new(node.clone()))]);
-            assert_eq!(should_run(&set, &nodes)["n"], expected, "{spec} {node:?}");
+            assert_eq!(wants(&set, &nodes, false)["n"], expected, "{spec} {node:?}");
         };
         let plain = json!({});
         check(&plain, node(&[], &[]), ShouldRun::Yes);

@@ -1,6 +1,7 @@
 //! Defaulting: what a pod means where it says nothing. As upstream does it before anything else
 //! looks at a pod.
 
+use super::resources::Side;
 use super::{Container, Pod};
 use crate::resources::{self, ResourceList, ResourceRequirements};
 
@@ -14,11 +15,18 @@ impl Pod {
             requests_from_limits(resources);
         }
         round_up_list(&mut self.spec.overhead);
-        let from_containers = self.spec.container_requests();
-        let huge_page_limits = self.spec.container_limits_of(resources::is_huge_pages);
+        let amounts = self.spec.resources();
+        let requests = amounts.of_containers(Side::Requests);
+        let limits = amounts.of_containers(Side::Limits);
+        let limited_by_all = |name: &str| {
+            let mut containers = self.spec.init_containers.iter().chain(&self.spec.containers);
+            containers.all(|container| container.resources.limits.contains_key(name))
+        };
+        let limited: Vec<String> =
+            limits.keys().filter(|name| limited_by_all(name)).cloned().collect();
         if let Some(pod_level) = &mut self.spec.resources {
             round_up(pod_level);
-            default_pod_level(pod_level, &from_containers, huge_page_limits);
+            default_pod_level(pod_level, &requests, &limits, &limited);
         }
     }
 }
@@ -40,24 +48,33 @@ fn requests_from_limits(resources: &mut ResourceRequirements) {
     }
 }
 
+/// Fills in pod-level amounts from those of the containers, as `rules::pod::defaults` does. `limited` are the
+/// resources that every container has a limit for.
 fn default_pod_level(
     pod_level: &mut ResourceRequirements,
-    from_containers: &ResourceList,
-    huge_page_limits: ResourceList,
+    requests: &ResourceList,
+    limits: &ResourceList,
+    limited: &[String],
 ) {
-    // Huge pages cannot be overcommitted, so what the containers may have the pod must have.
-    for (name, limit) in huge_page_limits {
-        if !pod_level.requests.contains_key(&name) {
-            pod_level.limits.entry(name).or_insert(limit);
-        }
-    }
-    if pod_level.limits.is_empty() {
+    if pod_level.limits.is_empty() && pod_level.requests.is_empty() {
         return;
     }
-    for (name, amount) in from_containers {
-        if resources::is_pod_level(name) && resources::may_be_overcommitted(name) {
-            pod_level.requests.entry(name.clone()).or_insert_with(|| amount.clone());
+    // Huge pages cannot be overcommitted, so what the containers may have the pod must have.
+    for (name, limit) in limits.iter().filter(|(name, _)| resources::is_huge_pages(name)) {
+        if !pod_level.requests.contains_key(name) {
+            pod_level.limits.entry(name.clone()).or_insert_with(|| limit.clone());
         }
+    }
+    let may_differ =
+        |name: &str| resources::is_pod_level(name) && resources::may_be_overcommitted(name);
+    if pod_level.limits.is_empty() {
+        for name in limited.iter().filter(|name| may_differ(name)) {
+            pod_level.limits.insert(name.clone(), limits[name].clone());
+        }
+        return;
+    }
+    for (name, amount) in requests.iter().filter(|(name, _)| may_differ(name)) {
+        pod_level.requests.entry(name.clone()).or_insert_with(|| amount.clone());
     }
     for (name, limit) in &pod_level.limits {
         if resources::is_pod_level(name) {

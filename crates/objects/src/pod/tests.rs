@@ -62,7 +62,7 @@ fn the_qos_class_is_upstreams() {
         ),
     ];
     for (spec, class) in table {
-        assert_eq!(pod(&spec).spec.qos_class(), class, "{spec}");
+        assert_eq!(pod(&spec).spec.resources().qos_class(), class, "{spec}");
     }
 }
 
@@ -85,7 +85,10 @@ fn pod_level_requests_default_to_the_containers_and_then_to_the_limits() {
     let requests = &pod.spec.resources.as_ref().unwrap().requests;
     assert_eq!(requests["cpu"].to_string(), "1500m");
     assert_eq!(requests["memory"].to_string(), "4Gi");
-    assert_eq!(pod.spec.effective_requests()["memory"].to_string(), "4Gi");
+    assert_eq!(
+        pod.spec.resources().effective(resources::Side::Requests)["memory"].to_string(),
+        "4Gi"
+    );
 }
 
 #[test]
@@ -102,7 +105,7 @@ containers:
 ";
     let pod = pod(spec);
     assert!(pod.spec.init_containers[1].is_sidecar());
-    let requests = pod.spec.effective_requests();
+    let requests = pod.spec.resources().effective(resources::Side::Requests);
     assert_eq!(requests["cpu"].to_string(), "4100m");
     assert_eq!(requests["memory"].to_string(), "2Gi");
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::resources::Side;
 use super::{Container, ObjectMeta, Pod, PodSpec};
 use crate::field::{FieldError, FieldPath};
 use crate::quantity::Quantity;
@@ -139,7 +140,7 @@ impl PodSpec {
         }
         check_against_limits(pod_level, &at, errors);
         check_classes(&pod_level.qos_resources, &at, errors);
-        for (name, total) in self.container_requests() {
+        for (name, total) in self.resources().of_containers(Side::Requests) {
             if let Some(request) = pod_level.requests.get(&name)
                 && *request < total
             {

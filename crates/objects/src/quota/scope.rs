@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use crate::catalog::Resource;
-use crate::rules::pod::qos_class;
+use crate::pod::QosClass;
+use crate::pod::resources::PodResources;
 
 fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
@@ -53,10 +54,9 @@ fn is_terminating(pod: &Value) -> bool {
 }
 
 fn is_best_effort(pod: &Value) -> bool {
-    match pod["status"]["qosClass"].as_str() {
-        Some(class) => class == "BestEffort",
-        None => qos_class(&pod["spec"]) == "BestEffort",
-    }
+    let reported = pod["status"]["qosClass"].as_str().and_then(QosClass::parse);
+    let resources = PodResources::of_spec(&pod["spec"]).with_reported_class(reported);
+    resources.qos_class() == QosClass::BestEffort
 }
 
 /// Reports whether the pod's affinity selects pods of other namespaces.

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::catalog::Resource;
+use crate::pod::resources::{Side, read_list as amounts};
 use crate::quantity::{Format, Quantity};
 use crate::resources::{ResourceList, is_extended, is_huge_pages, is_native};
 use crate::timestamp::Timestamp;
-use crate::totals::{self, Side, With, amounts};
+use crate::totals::{self, With};
 
 /// Resources that every container must specify if a quota bounds them. Upstream introduced this
 /// before QoS classes, and kept it.

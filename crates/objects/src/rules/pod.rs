@@ -39,7 +39,6 @@ mod update;
 mod volumes;
 mod warnings;
 
-pub use amounts::qos_class;
 pub use binding::validate_binding;
 pub use defaults::set_template_defaults;
 pub use prepare::drop_template_fields;
@@ -74,6 +73,7 @@ struct Scope {
     older_ips: bool,
     init_restarts: bool,
     devices_in_user_namespace: bool,
+    comparing_tolerations: bool,
 }
 
 impl Scope {
@@ -84,6 +84,8 @@ impl Scope {
             is_pod,
             host_process: ctx.gates.enabled(Gate::WindowsHostProcessContainers)
                 || security::uses_host_process(old_spec),
+            comparing_tolerations: ctx.gates.enabled(Gate::TaintTolerationComparisonOperators)
+                || scheduling::has_comparing_tolerations(old_spec),
             class_resources: class_resources::RequestRules::new(ctx.gates, old_spec),
             indivisible_huge_pages: update && resources::has_indivisible_huge_pages(old_spec),
             invalid_selector_values: update && scheduling::has_invalid_selector_values(old_spec),
@@ -198,11 +200,6 @@ fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
         .into_iter()
         .filter_map(|list| spec.get(list)?.as_array())
         .flatten()
-}
-
-/// Reports whether an init container is a sidecar, which keeps running.
-fn is_sidecar(container: &Value) -> bool {
-    container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
 }
 
 #[cfg(test)]

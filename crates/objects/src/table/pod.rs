@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::age;
 use super::kinds::{or_none, text};
+use crate::pod::is_sidecar;
 use crate::timestamp::Timestamp;
 
 pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
@@ -163,10 +164,6 @@ fn exit_code(terminated: &Value) -> i64 {
 /// Returns the time at which the previous run of the container ended.
 fn last_end(status: &Value) -> Option<Timestamp> {
     Timestamp::parse(status["lastState"]["terminated"]["finishedAt"].as_str()?).ok()
-}
-
-fn is_sidecar(container: &Value) -> bool {
-    container["restartPolicy"] == "Always"
 }
 
 fn has_condition(pod: &Value, kind: &str) -> bool {

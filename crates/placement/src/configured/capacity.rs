@@ -1,13 +1,14 @@
-//! Amounts of resources that pods request and machines offer: [`Capacity`]. Sums saturate. Fitting
+//! Capacity of resources that pods request and machines offer: [`Capacity`]. Sums saturate. Fitting
 //! is decided elsewhere.
 
 use std::collections::BTreeMap;
 
+use objects::pod::resources::Side;
 use objects::{Pod, resources};
 
 use crate::demand::MemoryKind;
 
-/// Amounts of resources that are counted per machine.
+/// Capacity of resources that are counted per machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     pub milli_cpus: u64,
@@ -23,7 +24,7 @@ impl Capacity {
     #[must_use]
     pub fn of(pod: &Pod) -> Capacity {
         let mut amounts = Capacity { pods: 1, ..Capacity::default() };
-        for (name, amount) in pod.spec.effective_requests() {
+        for (name, amount) in pod.spec.resources().effective(Side::Requests) {
             let units = |value: Option<i64>| {
                 value.map_or(u64::MAX, |value| u64::try_from(value).unwrap_or(0))
             };

@@ -32,7 +32,7 @@ fn pod(uid: &str, cpus: u32) -> Demand {
     );
     let manifest = objects::workload::read(&text).unwrap();
     let workload = manifest.workloads.first().unwrap();
-    Demand::of(&workload.template, &PodUid::new(uid))
+    Demand::new(&PodUid::new(uid), &workload.template.spec.resources())
 }
 
 /// A report of a machine with one pod of three CPUs on it.

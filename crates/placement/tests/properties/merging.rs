@@ -1,12 +1,12 @@
 //! Hints and merged hints equal those of an exhaustive search.
 
+use objects::ResourceList;
+use objects::pod::resources::{ContainerResources, PodResources, Requirements};
 use placement::affinity::{Family, Hint};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
 use placement::cpu::options::CpuOptions;
 use placement::cpu::{CpuLedger, Reservation, StaticCpus};
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, QosClass, Role,
-};
+use placement::demand::{Demand, MemoryKind, PodUid, QosClass, Role};
 use placement::memory::reserve::ReservedMemory;
 use placement::memory::{
     MemoryGuarantee, MemoryHints, MemoryLedger, MemoryTable, NodeState, StaticMemory,
@@ -44,21 +44,19 @@ impl Case {
     }
 
     fn demand(&self) -> Demand {
-        let kinds = [MemoryKind::Memory, HUGE];
-        let mut memory: MemoryAmounts =
-            kinds.iter().zip(&self.wanted).map(|(kind, n)| (*kind, Bytes(*n))).collect();
-        memory.sort_by_key(|(kind, _)| *kind);
-        Demand {
-            uid: PodUid::new("pod"),
-            qos: QosClass::Guaranteed,
-            pod_level: false,
-            containers: vec![ContainerDemand {
-                name: ContainerName::new("c"),
-                role: Role::App,
-                milli_cpus: self.cpus * 1000,
-                memory: Some(memory),
-            }],
-        }
+        let mut requests: ResourceList = [("memory"), ("hugepages-1Gi")]
+            .into_iter()
+            .zip(&self.wanted)
+            .map(|(name, bytes)| (name.to_owned(), bytes.to_string().parse().unwrap()))
+            .collect();
+        requests.insert("cpu".to_owned(), self.cpus.to_string().parse().unwrap());
+        let container = ContainerResources {
+            name: "c",
+            role: Role::App,
+            requirements: Requirements::new(&requests, &requests),
+        };
+        let pod = PodResources::new([container]).with_reported_class(Some(QosClass::Guaranteed));
+        Demand::new(&PodUid::new("pod"), &pod)
     }
 
     fn cpu_ledger(&self, topology: &Topology) -> CpuLedger {

@@ -2,14 +2,14 @@
 
 use objects::kubelet_config;
 use objects::pod::OsName;
+use objects::pod::resources::PodResources;
 use objects::rules::meta::ANNOTATIONS_LIMIT;
 use placement::configured::Configured;
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryKind, PodUid, QosClass, Role,
-};
+use placement::demand::{Demand, PodUid, QosClass};
 use placement::report::NodeReport;
-use placement::{Bytes, Ledger, Machine, Topology, plan};
+use placement::{Ledger, Machine, Topology, plan};
 use proptest::prelude::*;
+use serde_json::json;
 
 use crate::machines::regular;
 
@@ -21,18 +21,15 @@ fn uid(n: usize) -> PodUid {
 }
 
 fn pod(n: usize, containers: &[(i64, u64)]) -> Demand {
-    let container = |(at, (milli_cpus, mebibytes)): (usize, &(i64, u64))| ContainerDemand {
-        name: ContainerName::new(&format!("container-{at}")),
-        role: Role::App,
-        milli_cpus: *milli_cpus,
-        memory: Some(smallvec::smallvec![(MemoryKind::Memory, Bytes::mib(*mebibytes))]),
+    let container = |(at, (milli_cpus, mebibytes)): (usize, &(i64, u64))| {
+        let amounts = json!({"cpu": format!("{milli_cpus}m"), "memory": format!("{mebibytes}Mi")});
+        let resources = json!({"requests": amounts, "limits": amounts});
+        json!({"name": format!("container-{at}"), "resources": resources})
     };
-    Demand {
-        uid: uid(n),
-        qos: QosClass::Guaranteed,
-        pod_level: false,
-        containers: containers.iter().enumerate().map(container).collect(),
-    }
+    let containers: Vec<_> = containers.iter().enumerate().map(container).collect();
+    let spec = json!({"containers": containers});
+    let pod = PodResources::of_spec(&spec).with_reported_class(Some(QosClass::Guaranteed));
+    Demand::new(&uid(n), &pod)
 }
 
 fn machine(topology: Topology, windows: bool) -> Machine {

@@ -3,19 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use objects::Quantity;
 use objects::pod::OsName;
+use objects::pod::resources::{ContainerResources, PodResources, Requirements};
+use objects::{Quantity, ResourceList};
 use placement::alignment::{Alignment, AlignmentPolicy, NodeLimit, Scope};
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryKind, PodUid, QosClass, Role,
-};
+use placement::demand::{Demand, MemoryKind, PodUid, QosClass, Role};
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
 use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::restore::{restore, states_of};
 use placement::state_file::{CpuState, MemoryState};
 use placement::windows::AffinityMode;
-use placement::{Bytes, CpuSet, Ledger, Node, Topology, plan};
+use placement::{CpuSet, Ledger, Node, Topology, plan};
 use proptest::prelude::*;
 
 use crate::machines::regular;
@@ -119,25 +118,26 @@ pub(crate) fn demand(pod: usize, containers: &[(Role, i64, u64, u64)], qos: QosC
     if list.iter().all(|(role, ..)| *role != Role::App) {
         list.push((Role::App, 1000, 1, 0));
     }
-    let containers = list.iter().enumerate().map(|(n, (role, milli, memory, huge))| {
-        let mut amounts = placement::demand::MemoryAmounts::new();
-        if *huge > 0 {
-            amounts.push((MemoryKind::HugePages(Bytes::gib(1)), Bytes::gib(*huge)));
-        }
-        amounts.push((MemoryKind::Memory, Bytes::gib(*memory)));
-        ContainerDemand {
-            name: ContainerName::new(&format!("c{n}")),
-            role: *role,
-            milli_cpus: *milli,
-            memory: Some(amounts),
-        }
+    let lists: Vec<(String, Role, ResourceList)> = list
+        .iter()
+        .enumerate()
+        .map(|(n, (role, milli, memory, huge))| {
+            let mut amounts = vec![("cpu", format!("{milli}m")), ("memory", format!("{memory}Gi"))];
+            if *huge > 0 {
+                amounts.push(("hugepages-1Gi", format!("{huge}Gi")));
+            }
+            let amounts = amounts.into_iter();
+            let amounts = amounts.map(|(name, amount)| (name.to_owned(), amount.parse().unwrap()));
+            (format!("c{n}"), *role, amounts.collect())
+        })
+        .collect();
+    let containers = lists.iter().map(|(name, role, requests)| ContainerResources {
+        name,
+        role: *role,
+        requirements: Requirements::new(requests, requests),
     });
-    Demand {
-        uid: PodUid::new(&format!("pod{pod}")),
-        qos,
-        pod_level: false,
-        containers: containers.collect(),
-    }
+    let resources = PodResources::new(containers).with_reported_class(Some(qos));
+    Demand::new(&PodUid::new(&format!("pod{pod}")), &resources)
 }
 
 /// Checks the invariants of every state.

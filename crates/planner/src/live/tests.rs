@@ -43,7 +43,7 @@ fn node(pods: &[LivePod], left: &[&str]) -> LiveNode {
     let mut report = NodeReport::new(&machine, &config(), empty(&machine)).expect("a report");
     let mut ledger = report.ledger().clone();
     for one in pods {
-        let demand = Demand::of(&one.pod, &one.uid);
+        let demand = Demand::new(&one.uid, &one.pod.spec.resources());
         let placement = plan(&report.configured().node, &ledger, &demand).expect("room");
         ledger.commit(&placement);
     }

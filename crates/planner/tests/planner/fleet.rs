@@ -207,8 +207,8 @@ fn plainly(
         let Replicas::Count(count) = workload.replicas else { continue };
         for index in 0..count {
             let uid = PodUid::new(&format!("{number}/{index}"));
-            let demand = Demand::of(&workload.template, &uid);
-            let need = Capacity::of(&workload.template);
+            let demand = Demand::new(&uid, &workload.template.spec.resources());
+            let need = Amounts::of(&workload.template);
             for (ledger, used, placed) in &mut fleet {
                 let sum = used.plus(&need);
                 let all = &shape.configured.allocatable;

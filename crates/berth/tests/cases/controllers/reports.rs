@@ -2,12 +2,11 @@
 //! the test changes by hand, because these tests depend on when it is published.
 
 use objects::kubelet_config;
-use placement::demand::{
-    ContainerDemand, ContainerName, Demand, MemoryKind, PodUid, QosClass, Role,
-};
+use objects::pod::resources::PodResources;
+use placement::demand::{Demand, PodUid};
 use placement::machine::file;
 use placement::report::{MACHINE, NodeReport};
-use placement::{Bytes, Ledger, plan};
+use placement::{Ledger, plan};
 
 use super::*;
 
@@ -41,17 +40,10 @@ impl Agent {
 
     /// Allocates CPUs to a pod.
     fn admit(&mut self, uid: &str, cpus: i64) {
-        let demand = Demand {
-            uid: PodUid::new(uid),
-            qos: QosClass::Guaranteed,
-            pod_level: false,
-            containers: vec![ContainerDemand {
-                name: ContainerName::new("c"),
-                role: Role::App,
-                milli_cpus: cpus * 1000,
-                memory: Some([(MemoryKind::Memory, Bytes::gib(1))].into_iter().collect()),
-            }],
-        };
+        let amounts = json!({"cpu": cpus.to_string(), "memory": "1Gi"});
+        let resources = json!({"requests": amounts, "limits": amounts});
+        let spec = json!({"containers": [{"name": "c", "resources": resources}]});
+        let demand = Demand::new(&PodUid::new(uid), &PodResources::of_spec(&spec));
         let mut ledger = self.report.ledger().clone();
         ledger.commit(&plan(&self.report.configured().node, &ledger, &demand).unwrap());
         self.report.set_ledger(ledger).unwrap();

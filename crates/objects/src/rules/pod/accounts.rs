@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::admission::{spec_mut, text};
 use super::references;
+use crate::pod::MIRROR_ANNOTATION;
 
 /// The account of pods that name none. A controller creates it in every namespace.
 pub const DEFAULT: &str = "default";
@@ -25,7 +26,6 @@ const FILE_MODE: i64 = 0o644;
 /// The config map with the CA of the API server, which a controller maintains in every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 /// The lists of containers, and the name of an item in a refusal.
@@ -63,7 +63,7 @@ pub enum AccountRefusal {
 /// Returns the account of a new pod, and sets it if the pod names none. Mirror pods have none: the
 /// agent creates them and they stay as they are.
 pub fn of_new(pod: &mut Value) -> Result<Option<String>, AccountRefusal> {
-    if pod["metadata"]["annotations"].get(MIRROR).is_some() {
+    if pod["metadata"]["annotations"].get(MIRROR_ANNOTATION).is_some() {
         return check_mirror(&pod["spec"]).map(|()| None);
     }
     let Some(spec) = spec_mut(pod) else { return Ok(None) };
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn mirror_pods_use_neither_accounts_nor_secrets() {
         let check = |spec: Value, refusal: Option<AccountRefusal>| {
-            let annotations = json!({MIRROR: "hash"});
+            let annotations = json!({MIRROR_ANNOTATION: "hash"});
             let mut pod = json!({"metadata": {"annotations": annotations}, "spec": spec});
             let before = pod.clone();
             let expected = refusal.map_or(Ok(None), Err);

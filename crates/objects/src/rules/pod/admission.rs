@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::{amounts, equality};
+use crate::pod::resources::{PodResources, Side};
 use crate::quantity::Quantity;
 use crate::resources::{CPU, MEMORY};
 
@@ -142,7 +143,7 @@ pub fn check_resize<'a>(
     {
         return Err(PodRefusal::NotOnLinux { node: on.to_owned(), os: os.to_owned() });
     }
-    let requests = amounts::requests(&pod["spec"]);
+    let requests = PodResources::of_spec(&pod["spec"]).effective(Side::Requests);
     let more = |name: &str, number: fn(&Quantity) -> i64| {
         let requested = requests.get(name)?;
         let there = amounts::quantity(&node["status"]["allocatable"][name]);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::security::{app_armor_problems, validate_descending_path};
 use super::{Scope, for_each_container};
 use crate::cursor::{Causes, Cursor};
+pub(super) use crate::pod::MIRROR_ANNOTATION as MIRROR;
 
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub(super) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 pub(super) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";

@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::super::names;
 use super::volumes::KnownVolumes;
-use super::{Scope, env, handlers, is_sidecar, resources, security};
+use super::{Scope, env, handlers, resources, security};
 use crate::cursor::{Causes, Cursor};
+use crate::pod::is_sidecar;
 
 const EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::amounts::{self, Side};
+use super::amounts;
 use super::images;
+use crate::pod::resources::{PodResources, Side};
 use crate::resources::{is_huge_pages, is_pod_level, may_be_overcommitted};
 
 /// Permission bits of files in volumes: 0644.
@@ -238,10 +239,10 @@ fn from_containers(spec: &Object, side: Side, take: impl Fn(&str) -> bool) -> Ve
             .filter_map(|field| Some((field.to_owned(), spec.get(field)?.clone())))
             .collect(),
     );
-    let sums = amounts::of_containers(&spec, side);
+    let sums = PodResources::of_spec(&spec).of_containers(side);
     sums.into_iter()
         .filter(|(name, _)| take(name))
-        .map(|(name, amount)| (name.to_owned(), amount.to_string().into()))
+        .map(|(name, amount)| (name, amount.to_string().into()))
         .collect()
 }
 

@@ -6,7 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::{Map, Value, json};
 
 use super::super::{RuleContext, Subresource, meta};
-use super::{amounts, annotations, disabled, equality};
+use super::{annotations, disabled, equality};
+use crate::pod::resources::PodResources;
 
 /// The grace period that replaces negative ones.
 const LEAST_GRACE_SECONDS: i64 = 1;
@@ -17,7 +18,7 @@ pub(super) fn create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<String> {
         meta.insert("generation".to_owned(), 1.into());
     }
     drop_fields(pod.get_mut("spec"), &Value::Null);
-    let class = amounts::qos_class(&pod["spec"]);
+    let class = PodResources::of_spec(&pod["spec"]).qos_class().as_str();
     let mut status = json!({"phase": "Pending", "qosClass": class});
     let gated = pod["spec"].get("schedulingGates").and_then(Value::as_array);
     if gated.is_some_and(|gates| !gates.is_empty()) {

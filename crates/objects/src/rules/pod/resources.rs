@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::super::names::{self, label_key_problems};
-use super::amounts::{self, Side, quantity};
+use super::amounts::{self, quantity};
 use super::containers::PodContext;
 use super::{NO_FIELD, Scope, class_resources, containers_of};
 use crate::cursor::{Causes, Cursor};
+use crate::pod::resources::{PodResources, Side};
 use crate::quantity::Quantity;
 use crate::resources::{
     CPU, EPHEMERAL_STORAGE, MEMORY, is_extended, is_huge_pages, is_native, is_pod_level,
@@ -106,8 +107,9 @@ pub(super) fn validate_pod_level(spec: &Cursor<'_>, scope: Scope, causes: &mut C
 /// container is at most that of the pod.
 fn validate_consistency(spec: &Cursor<'_>, resources: &Cursor<'_>, causes: &mut Causes) {
     let requests = resources.field("requests");
-    for (name, total) in amounts::of_containers(spec.value(), Side::Requests) {
-        let at = requests.key(name);
+    let pod = PodResources::of_spec(spec.value());
+    for (name, total) in pod.of_containers(Side::Requests) {
+        let at = requests.key(&name);
         let given = quantity(at.value());
         if at.is_set() && total > given {
             let detail =
@@ -116,9 +118,9 @@ fn validate_consistency(spec: &Cursor<'_>, resources: &Cursor<'_>, causes: &mut 
         }
     }
     let limits = resources.field("limits");
-    for (name, total) in amounts::of_containers(spec.value(), Side::Limits) {
-        let at = limits.key(name);
-        if is_huge_pages(name) && at.is_set() && total > quantity(at.value()) {
+    for (name, total) in pod.of_containers(Side::Limits) {
+        let at = limits.key(&name);
+        if is_huge_pages(&name) && at.is_set() && total > quantity(at.value()) {
             let detail =
                 format!("must be greater than or equal to aggregate container limits of {total}");
             causes.invalid(&at, &detail);

@@ -8,6 +8,7 @@ use super::super::meta::validate_label_selector;
 use super::super::names::{self, label_key_problems, label_value_problems};
 use super::Scope;
 use crate::cursor::{Causes, Cursor};
+use crate::taint::canonical_integer;
 
 pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 pub(super) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -186,7 +187,18 @@ fn validate_label_keys(term: &Cursor<'_>, selector: &Cursor<'_>, causes: &mut Ca
     }
 }
 
-pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
+/// Reports whether a toleration compares numbers.
+pub(super) fn has_comparing_tolerations(spec: &Value) -> bool {
+    let mut tolerations = spec["tolerations"].as_array().into_iter().flatten();
+    tolerations.any(|toleration| matches!(toleration["operator"].as_str(), Some("Lt" | "Gt")))
+}
+
+/// `compare` allows the operators `Lt` and `Gt`.
+pub(in crate::rules) fn validate_tolerations(
+    tolerations: &Cursor<'_>,
+    compare: bool,
+    causes: &mut Causes,
+) {
     for toleration in tolerations.items() {
         let (key, operator) = (toleration.field("key"), toleration.field("operator"));
         let (value, effect) = (toleration.field("value"), toleration.field("effect"));
@@ -214,7 +226,13 @@ pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &
                     causes.invalid_as(&operator, value.text(), detail);
                 }
             }
-            // The gate is off, but the message lists them as well.
+            "Lt" | "Gt" if compare => {
+                if canonical_integer(value.text()).is_none() {
+                    let detail = "must be a valid decimal integer in canonical form";
+                    causes.invalid_as(&value, value.text(), detail);
+                }
+            }
+            // The message lists them although their gate is off.
             text @ ("Lt" | "Gt") => {
                 causes.not_supported_as(&operator, text, &["Equal", "Exists", "Lt", "Gt"]);
             }

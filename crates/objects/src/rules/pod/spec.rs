@@ -114,7 +114,11 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
             names::report(causes, &at, &names::dns_label(at.text()));
         }
     }
-    scheduling::validate_tolerations(&spec.field("tolerations"), causes);
+    scheduling::validate_tolerations(
+        &spec.field("tolerations"),
+        scope.comparing_tolerations,
+        causes,
+    );
     validate_host_aliases(&spec.field("hostAliases"), scope, causes);
     dns_name(spec, "priorityClassName", causes);
     let class = spec.field("runtimeClassName");

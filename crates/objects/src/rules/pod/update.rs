@@ -5,11 +5,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::amounts::{self, Side};
+use super::amounts;
 use super::scheduling::{REQUIRED, validate_tolerations};
 use super::spec::validate_pod;
-use super::{NO_FIELD, Scope, annotations, containers, equality, is_sidecar};
+use super::{NO_FIELD, Scope, annotations, containers, equality};
 use crate::cursor::{BadValue, Causes, Cursor};
+use crate::pod::is_sidecar;
+use crate::pod::resources::{PodResources, Side};
 use crate::resources::{CPU, MEMORY};
 
 const MAY_CHANGE: &str = "pod updates may not change fields other than \
@@ -55,7 +57,7 @@ pub(super) fn validate(pod: &Cursor<'_>, old: &Cursor<'_>, scope: Scope, causes:
         }
         _ => {}
     }
-    validate_added_tolerations(&spec, &old_spec, causes);
+    validate_added_tolerations(&spec, &old_spec, scope, causes);
     validate_removed_gates(&spec, &old_spec, causes);
     if equality::same(spec.value(), old_spec.value()) {
         return;
@@ -127,14 +129,19 @@ fn fixed_part(toleration: &Value) -> [&str; 4] {
         .map(|field| toleration.get(field).and_then(Value::as_str).unwrap_or_default())
 }
 
-fn validate_added_tolerations(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+fn validate_added_tolerations(
+    spec: &Cursor<'_>,
+    old: &Cursor<'_>,
+    scope: Scope,
+    causes: &mut Causes,
+) {
     let (tolerations, old) = (spec.field("tolerations"), old.field("tolerations"));
     let now: HashSet<_> = tolerations.items().map(|new| fixed_part(new.value())).collect();
     if !old.items().all(|old| now.contains(&fixed_part(old.value()))) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         return causes.forbidden(&tolerations, detail);
     }
-    validate_tolerations(&tolerations, causes);
+    validate_tolerations(&tolerations, scope.comparing_tolerations, causes);
 }
 
 fn validate_removed_gates(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
@@ -307,10 +314,10 @@ pub(super) fn validate_resize(
     }
     let status = old.field("status");
     let class = match status.field("qosClass").text() {
-        "" => amounts::qos_class(old_spec.value()),
+        "" => PodResources::of_spec(old_spec.value()).qos_class().as_str(),
         class => class,
     };
-    if class != amounts::qos_class(spec.value()) {
+    if class != PodResources::of_spec(spec.value()).qos_class().as_str() {
         let shown = pod.field("status");
         let detail = "Pod QOS Class may not change as a result of resizing";
         causes.invalid_as(&spec, shown.field("qosClass").text(), detail);

@@ -93,7 +93,7 @@ pub(super) fn validate_runtime(class: &Cursor<'_>, causes: &mut Causes) {
 }
 
 fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
-    pod::validate_tolerations(tolerations, causes);
+    pod::validate_tolerations(tolerations, false, causes);
     let mut seen = HashSet::new();
     for toleration in tolerations.items() {
         if !seen.insert(toleration.value()) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use objects::Quantity;
 use placement::alignment::{Alignment, NodeLimit};
-use placement::demand::{Demand, PodUid};
+use placement::demand::PodUid;
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
 use placement::node::{CpuPolicy, MemoryPolicy};
@@ -13,6 +13,7 @@ use placement::windows::AffinityMode;
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Node, NumaId, SocketId, Topology};
 
 use super::*;
+use crate::placement_demand;
 
 /// Returns NUMA nodes 0 and 2 with four CPUs each. CPU 0 and a gibibyte of each node are reserved for the
 /// system.
@@ -68,8 +69,7 @@ fn affinities(node: &Node, pod: &Pod) -> BTreeMap<String, ContainerAffinity> {
     let first = pod_of(json!({"resources": {"limits": amounts, "requests": amounts}}));
     let mut containers = Vec::new();
     for (uid, pod) in [("first", &first), ("second", pod)] {
-        let planned = objects::Pod { spec: qos::planned(pod), ..Default::default() };
-        let demand = Demand::of(&planned, &PodUid::new(uid));
+        let demand = placement_demand(pod).with_uid(PodUid::new(uid));
         let placement = placement::plan(node, &ledger, &demand).unwrap();
         ledger.commit(&placement);
         containers = placement.containers;
