@@ -291,14 +291,14 @@ mod tests {
 
     use super::*;
 
-    fn container(requests: Value, limits: Value) -> Value {
+    fn container(requests: &Value, limits: &Value) -> Value {
         json!({"resources": {"requests": requests, "limits": limits}})
     }
 
     #[test]
     fn qos_class_follows_requests_and_limits_of_all_containers() {
         let both = json!({"cpu": "1", "memory": "1Gi"});
-        let guaranteed = json!([container(both.clone(), both.clone())]);
+        let guaranteed = json!([container(&both, &both)]);
         let empty = json!({});
         let gpu = json!({"nvidia.com/gpu": "1"});
         let pod = |containers: &Value, pod_level: Value| {
@@ -309,12 +309,8 @@ mod tests {
             (guaranteed.clone(), Value::Null, QosClass::Guaranteed),
             (json!([guaranteed[0], {"resources": {}}]), Value::Null, QosClass::Burstable),
             (json!([{"resources": {}}]), Value::Null, QosClass::BestEffort),
-            (
-                json!([container(json!({"cpu": "0"}), empty.clone())]),
-                Value::Null,
-                QosClass::BestEffort,
-            ),
-            (json!([container(gpu.clone(), gpu.clone())]), Value::Null, QosClass::BestEffort),
+            (json!([container(&json!({"cpu": "0"}), &empty)]), Value::Null, QosClass::BestEffort),
+            (json!([container(&gpu, &gpu)]), Value::Null, QosClass::BestEffort),
             (json!([{}]), json!({"requests": both, "limits": both}), QosClass::Guaranteed),
             (guaranteed.clone(), json!({"requests": {"cpu": "2"}}), QosClass::Burstable),
             // Pod-level resources that set nothing leave the class to the containers.
@@ -341,9 +337,9 @@ mod tests {
         let spec = json!({
             "overhead": {"cpu": "100m", "memory": "1Mi"},
             "initContainers": [
-                container(cpu("3"), json!({})), sidecar, container(cpu("3"), json!({})),
+                container(&cpu("3"), &json!({})), sidecar, container(&cpu("3"), &json!({})),
             ],
-            "containers": [container(cpu("1"), cpu("0")), container(cpu("500m"), cpu("2"))],
+            "containers": [container(&cpu("1"), &cpu("0")), container(&cpu("500m"), &cpu("2"))],
         });
         let pod = PodResources::of_spec(&spec);
         assert_eq!(pod.effective(Side::Requests)["cpu"].to_string(), "4100m");
@@ -357,7 +353,7 @@ mod tests {
     fn pod_level_amounts_replace_those_of_containers() {
         let spec = json!({
             "resources": {"requests": {"cpu": "4", "example.com/gpu": "7"}},
-            "containers": [container(json!({"cpu": "1", "memory": "1Gi"}), json!({}))],
+            "containers": [container(&json!({"cpu": "1", "memory": "1Gi"}), &json!({}))],
         });
         let pod = PodResources::of_spec(&spec);
         let total = pod.effective(Side::Requests);
