@@ -1,4 +1,4 @@
-//! Pods, as far as planning acts on them.
+//! Pods with the fields that planning uses.
 //!
 //! Main type: [`Pod`]. Fields that nothing here acts on are known by name and kept as they are in
 //! `untyped`, so that a real manifest passes and a misspelt field does not. Reading, defaulting and
@@ -73,7 +73,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// Whether an init container keeps running beside the others.
+    /// Returns true for an init container that keeps running.
     #[must_use]
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy == Some(RestartPolicy::Always)
@@ -211,13 +211,13 @@ impl PodSpec {
             .with_overhead(&self.overhead)
     }
 
-    /// Whether a container runs as a process of the host (Windows).
+    /// Returns true if a container runs as a host process (Windows).
     #[must_use]
     pub fn is_host_process(&self, container: &Container) -> bool {
         container.host_process.or(self.host_process).unwrap_or(false)
     }
 
-    /// The operating system the pod says it needs, by `os` or by the usual node label.
+    /// Returns the operating system that the pod requires, by `os` or by the node label.
     #[must_use]
     pub fn wanted_os(&self) -> Option<OsName> {
         self.os.or_else(|| match self.node_selector.get("kubernetes.io/os")?.as_str() {

@@ -1,5 +1,5 @@
-//! What a pod needs as a whole, read from the object: [`of_pod`], the one sum limit ranges and
-//! quotas go by, and [`class_uses`], how often it is in which class of a QoS resource.
+//! Resources of a whole pod, from the object: [`of_pod`], the sum for limit ranges and quotas, and
+//! [`class_uses`], the number of uses of each class of a QoS resource.
 //!
 //! The sum is that of [`crate::pod::resources`], over what containers request or over what they hold.
 
@@ -12,12 +12,12 @@ use crate::pod::resources::{ContainerResources, PodResources, Side, peak, read_l
 use crate::resources::{self, ResourceList};
 use crate::rules::pod::class_resources::full_name;
 
-/// What beside the spec's containers goes into a sum.
+/// The parts of a sum in addition to the spec's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum With {
     /// Nothing: what was asked for.
     Spec,
-    /// What running containers still hold, and the overhead of running the pod.
+    /// Resources that running containers still hold, and the pod's overhead.
     Holdings,
 }
 

@@ -1,8 +1,8 @@
-//! What a user feeds a planner: pods and the kinds that make pods.
+//! Input of the planner: pods and the kinds that create pods.
 //!
 //! Main type: [`Workload`]; entry: [`read`], from a YAML or JSON text to workloads, or to every
 //! mistake in it with its place. Objects of other kinds are skipped and named. Defaults are set
-//! and everything is validated. How many nodes a `DaemonSet` finds is the caller's to say.
+//! and everything is validated. The caller decides how many nodes a `DaemonSet` runs on.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -331,7 +331,7 @@ impl Reading {
     }
 }
 
-/// What a workload's `spec` makes.
+/// The pods that a workload's `spec` creates.
 struct Made {
     replicas: Replicas,
     first_ordinal: u32,

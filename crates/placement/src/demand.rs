@@ -1,4 +1,4 @@
-//! What a pod wants of a machine, reduced to what placing it depends on.
+//! The resources that a pod requests from a machine, reduced to those that placement depends on.
 //!
 //! Main type: [`Demand`]. It is made from a pod once, by [`Demand::new`], and carries no decision.
 
@@ -103,7 +103,7 @@ impl fmt::Display for MemoryKind {
 /// Amounts by kind, in order of kind, each kind once.
 pub type MemoryAmounts = SmallVec<[(MemoryKind, Bytes); 2]>;
 
-/// What one container wants.
+/// The request of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContainerDemand {
@@ -136,7 +136,7 @@ impl ContainerDemand {
     }
 }
 
-/// What a pod wants. Containers are in the order in which they start. Other crates make one with
+/// The request of a pod. Containers are in the order in which they start. Other crates make one with
 /// [`Demand::new`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -184,7 +184,7 @@ impl Demand {
     }
 
     /// The memory the pod needs at any one time, of the kinds its app containers ask for; `None`
-    /// if an amount cannot be told exactly.
+    /// if an amount is not a whole number of bytes.
     #[must_use]
     pub fn pod_memory(&self) -> Option<MemoryAmounts> {
         let mut kinds: SmallVec<[MemoryKind; 2]> = SmallVec::new();

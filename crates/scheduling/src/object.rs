@@ -1,4 +1,4 @@
-//! Objects of the API, as far as scheduling reads them.
+//! Objects of the API with the fields that scheduling reads.
 //!
 //! Main types: [`PodObject`] and [`NodeObject`], read by serde from what an API server serves. Unknown
 //! fields are passed over, `null` is absent. What the fields mean together is for
@@ -134,7 +134,7 @@ impl PodSpec {
 }
 
 impl Container {
-    /// Whether an init container keeps running beside the others.
+    /// Returns true for an init container that keeps running.
     pub(crate) fn is_sidecar(&self) -> bool {
         self.restart_policy == "Always"
     }
@@ -398,8 +398,8 @@ object! {
 }
 
 object! {
-    /// A namespace, service, controller, budget, volume, claim or storage class. Which of them is said
-    /// by whoever hands it over.
+    /// A namespace, service, controller, budget, volume, claim or storage class. The caller passes
+    /// its kind.
     pub(crate) struct OtherObject {
         metadata: Meta,
         spec: OtherSpec,

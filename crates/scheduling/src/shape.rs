@@ -273,7 +273,7 @@ impl Spread {
     }
 }
 
-/// What is added up.
+/// The source of a sum.
 #[derive(Clone, Copy)]
 struct CountingMode {
     /// A container without a request for cpu or memory counts for a little.
@@ -290,7 +290,7 @@ enum ResourceSource {
     Actual,
 }
 
-/// What a container has by this source; `None` if there is none that counts.
+/// Returns the amount of a container from this source, if it counts.
 fn requests_of<'a>(
     container: &'a object::Container,
     pod: &'a PodObject,
@@ -311,7 +311,7 @@ fn requests_of<'a>(
     actual.or(allocated).or(wanted.filter(|_| !infeasible))
 }
 
-/// What the containers of a pod take together, by this source.
+/// Returns the total of a pod's containers from this source.
 fn of_containers(
     pod: &PodObject,
     how: CountingMode,
@@ -368,7 +368,7 @@ fn requests(pod: &PodObject, how: CountingMode, symbols: &mut Interner) -> Resou
     running
 }
 
-/// Whether a container without a request for this resource counts for a little. Where the pod as a whole
+/// Returns true if a container without a request counts with a small default. Where the pod as a whole
 /// has requests, only a resource that is not asked for anywhere is missing.
 fn counts_missing(pod: &PodObject, how: CountingMode, name: &str) -> bool {
     let spec = &pod.spec;

@@ -28,7 +28,7 @@ pub(crate) fn toleration(of: &object::Toleration, symbols: &mut Interner) -> Tol
     Toleration::new(&of.key, &of.operator, &of.value, &of.effect, |text| symbols.intern(text))
 }
 
-/// Whether a taint that keeps pods away is not tolerated.
+/// Returns true if a `NoSchedule` or `NoExecute` taint is not tolerated.
 pub(crate) fn untolerated(taints: &[Taint], tolerations: &[Toleration], compare: bool) -> bool {
     taints
         .iter()

@@ -1,6 +1,6 @@
 //! The walls between crates, and what may pass through them. A failure here is a question to the
 //! author of the change: is the new edge meant? If so, change the table below and ARCHITECTURE.md in
-//! the same commit and say why.
+//! the same commit and give the reason.
 //!
 //! Looks at manifests (through `cargo metadata`) and at source text; compiles nothing. What the text
 //! search cannot see is written in `xtask::source`.
@@ -19,7 +19,7 @@ use serde_json::Value;
 use xtask::files::{files, read, report, root, shown};
 use xtask::{licence, source};
 
-/// Whether a crate is a pure function of its input: no tokio, no clock, no file system, no logging.
+/// The kind of a crate. A pure one has no tokio, no clock, no file system, no logging.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Pure,
@@ -163,7 +163,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
 /// The crate that tests of any crate may use. Of product code only `conformance` may use it.
 const RIG: &str = "rig";
 
-/// What a pure crate must not depend on directly: runtimes, clocks, logging, the operating system,
+/// Packages that a pure crate must not depend on directly: runtimes, clocks, logging, the operating system,
 /// chance. (Benches and tests may.)
 const IMPURE_PACKAGES: &[&str] = &[
     "async-std",
@@ -212,7 +212,7 @@ const IMPURE_PACKAGES: &[&str] = &[
     "windows-sys",
 ];
 
-/// What pure source must not name. `std::time::Duration` is a value and may be, and so are addresses.
+/// Paths that pure source must not name. `std::time::Duration` and addresses are values and allowed.
 const IMPURE_PATHS: &[&str] = &[
     "std::*",
     "std::env",
@@ -291,7 +291,7 @@ fn pure_crates_touch_nothing_but_their_arguments() {
     report(&broken);
 }
 
-/// What blanked source names of the outside world, and at which offset.
+/// Finds names of the outside world in blanked source, with their offsets.
 fn impurities(code: &str) -> Vec<(usize, String)> {
     let mut found = source::std_paths(code);
     found.retain(|(_, path)| {
@@ -310,7 +310,7 @@ fn impurities(code: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn the_outside_world_is_found_in_source_and_values_are_not() {
+fn names_of_the_outside_world_are_found_in_source() {
     let check = |code: &str, expected: &[&str]| {
         let found: Vec<_> = impurities(code).into_iter().map(|(_, what)| what).collect();
         assert_eq!(found, expected, "{code:?}");
@@ -370,7 +370,7 @@ fn code_of_one_operating_system_stays_in_its_crates() {
         }
         let code = source::blank(&read(&path));
         for (span, predicate) in source::cfgs(&code) {
-            // A test that wine cannot show says so with this; see CONTRIBUTING.md.
+            // The reason of a test that wine cannot run starts with this; see CONTRIBUTING.md.
             let skipped_on_wine = predicate.starts_with("windows, ignore =");
             let asks = ["windows", "unix", "target_os", "target_family"]
                 .iter()
@@ -424,9 +424,9 @@ fn every_dependency_has_a_licence_we_may_ship() {
     report(&broken);
 }
 
-/// The code map says of each crate whether it exists.
+/// The code map marks crates that do not exist yet.
 #[test]
-fn the_code_map_tells_what_exists_from_what_is_to_come() {
+fn the_code_map_marks_crates_that_do_not_exist() {
     let map = read(&root().join("ARCHITECTURE.md"));
     let mut broken = Vec::new();
     for (name, ..) in WALLS {
@@ -459,11 +459,10 @@ fn workspace_packages() -> Vec<Value> {
     list(&metadata(&["--no-deps"])["packages"]).to_vec()
 }
 
-/// What `cargo metadata` says of the lock file's graph; for all platforms, if not told otherwise.
+/// Returns the graph of the lock file from `cargo metadata`, for all platforms by default.
 ///
 /// Not `--offline`: a build downloads only what its own platform needs, so on a fresh clone the
-/// packages of the other ones are still to be had. Once they are there nothing is asked of the
-/// network.
+/// packages of the other ones are still missing. Once they are downloaded, the network is not used.
 fn metadata(arguments: &[&str]) -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

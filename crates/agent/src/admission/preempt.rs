@@ -15,7 +15,7 @@ use super::{Neighbour, Rejection};
 use crate::qos_class;
 use crate::spec::Pod;
 
-/// Whether a pod is let in even if others have to go.
+/// Returns true if a pod may preempt others.
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
     objects::pod::is_critical(&pod.metadata.annotations, pod.spec.priority)
@@ -111,7 +111,7 @@ fn freed(neighbour: &Neighbour<'_>, resource: &str) -> i64 {
     }
 }
 
-/// What is still lacking once these are gone.
+/// Returns what is still insufficient without these pods.
 fn without(lacking: &[Requirement], gone: &[&Neighbour<'_>]) -> Vec<Requirement> {
     let rest = lacking.iter().map(|Requirement { resource, quantity }| {
         let freed = gone.iter().map(|neighbour| freed(neighbour, resource));
@@ -156,7 +156,7 @@ fn distance(candidate: &Neighbour<'_>, lacking: &[Requirement]) -> f64 {
     lacking.iter().map(left).sum()
 }
 
-/// Whether less is lost with the one than with the other; memory counts before CPUs.
+/// Returns true if the first pod uses less than the second; memory is compared before CPUs.
 fn is_smaller(one: &Neighbour<'_>, other: &Neighbour<'_>) -> bool {
     let size = |n: &Neighbour<'_>| (amount(&n.requests, MEMORY), amount(&n.requests, CPU));
     size(one) <= size(other)

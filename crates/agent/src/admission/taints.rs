@@ -35,7 +35,7 @@ impl Toleration {
     }
 }
 
-/// Whether a pod tolerates a taint. A toleration that cannot be read tolerates nothing.
+/// Returns true if a pod tolerates a taint. A toleration that cannot be parsed tolerates nothing.
 pub(super) fn is_tolerated(pod: &Pod, taint: &Taint, compare: bool) -> bool {
     let read = |value| Toleration::deserialize(value).ok();
     let mut tolerations = pod.spec.tolerations.iter().filter_map(read);

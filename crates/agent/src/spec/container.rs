@@ -42,7 +42,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// Whether an init container keeps running beside the others.
+    /// Returns true for an init container that keeps running.
     #[must_use]
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy == Some(RestartPolicy::Always)

@@ -1,8 +1,8 @@
-//! What a pod asks for: [`requests`], [`limits`] and [`qos_class`] of it as a whole, and
-//! [`placement_demand`], what placement has to know of it.
+//! Requests, limits and QoS class of a pod ([`requests`], [`limits`], [`qos_class`]), and its
+//! [`placement_demand`].
 //!
-//! `objects` does the arithmetic over [`resources`], the agent's pod lent to it. The API server has filled
-//! in the defaults. What single containers get is placement's.
+//! Adapts the agent's pod, in which the API server has set the defaults, to `objects`, which does the
+//! arithmetic.
 
 use objects::QosClass;
 use objects::pod::resources::{ContainerResources, PodResources, Side};

@@ -131,7 +131,7 @@ fn stored(manifest: &Value, gates: &FeatureGates) -> (Value, bool) {
     (pod, accepted)
 }
 
-/// What a component makes of a pod.
+/// The result of one component for a pod.
 #[derive(Debug, PartialEq)]
 struct Reading {
     class: QosClass,
@@ -159,7 +159,7 @@ fn read_by_agent(pod: &Value) -> Reading {
     }
 }
 
-/// Whether the scheduler finds the pod a place on a node with these amounts and this taint.
+/// Returns true if the scheduler accepts the pod on a node with these amounts and this taint.
 fn is_scheduled(pod: &Value, allocatable: &Value, taint: Option<&Value>, compare: bool) -> bool {
     let settings = Settings { compare_taints: compare, ..Settings::default() };
     let mut scheduler = Scheduler::new(&settings).unwrap();
@@ -195,7 +195,7 @@ fn nodes(requests: &ResourceList) -> (Value, Vec<Value>) {
     (fitting.clone(), lacking.collect())
 }
 
-/// Whether the agent's toleration of a taint is the scheduler's.
+/// Returns true if agent and scheduler agree on the toleration of a taint.
 fn check_tolerations(pod: &Value, allocatable: &Value, compare: bool) {
     let tolerations = pod["spec"]["tolerations"].as_array().into_iter().flatten();
     let tolerations: Vec<admission::Toleration> =

@@ -142,7 +142,7 @@ mod tests {
         let check = |spec: &Value, node: Node, expected: ShouldRun| {
             let set = json!({"spec": {"template": {"spec": spec}}});
             let nodes = BTreeMap::from([("n".to_owned(), Arc::new(node.clone()))]);
-            assert_eq!(wants(&set, &nodes, false)["n"], expected, "{spec} {node:?}");
+            assert_eq!(should_run(&set, &nodes, false)["n"], expected, "{spec} {node:?}");
         };
         let plain = json!({});
         check(&plain, node(&[], &[]), ShouldRun::Yes);

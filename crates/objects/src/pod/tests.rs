@@ -75,7 +75,7 @@ fn requests_default_to_limits_one_by_one() {
 }
 
 #[test]
-fn pod_level_requests_default_to_the_containers_and_then_to_the_limits() {
+fn pod_level_requests_default_to_containers_then_to_limits() {
     let spec = format!(
         "resources: {{limits: {{cpu: 4, memory: 4Gi}}}}\ncontainers:\n{}{}",
         container("a", "cpu: 1", ""),
@@ -111,7 +111,7 @@ containers:
 }
 
 #[test]
-fn a_real_manifest_with_many_fields_is_read_and_they_are_kept() {
+fn a_manifest_with_many_fields_is_read_completely() {
     let spec = "\
 nodeName: n1
 nodeSelector: {kubernetes.io/os: windows}
@@ -174,7 +174,7 @@ containers:
 }
 
 #[test]
-fn what_is_wrong_is_said_in_upstreams_words_with_the_place() {
+fn errors_have_upstreams_texts_and_the_position() {
     let one =
         |requests: &str, limits: &str| format!("containers:\n{}", container("a", requests, limits));
     let table = [
@@ -266,13 +266,13 @@ fn what_is_wrong_is_said_in_upstreams_words_with_the_place() {
 }
 
 #[test]
-fn what_could_not_be_read_is_complained_about_once() {
+fn an_unreadable_field_is_reported_once() {
     let errors = errors("containers:\n- {name: 5}\n");
     assert_eq!(errors.len(), 1, "{errors:?}");
 }
 
 #[test]
-fn a_cpu_finer_than_a_thousandth_is_rounded_up_with_a_warning() {
+fn cpu_amounts_below_a_thousandth_are_rounded_up() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: a\n    \
                 resources: {requests: {cpu: 0.5m}}\n";
     let manifest = workload::read(text).unwrap();

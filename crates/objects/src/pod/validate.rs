@@ -22,7 +22,7 @@ impl Pod {
 }
 
 impl ObjectMeta {
-    /// What is wrong with the metadata of an object that must have a name.
+    /// Validates the metadata of an object that must have a name.
     #[must_use]
     pub fn validate(&self) -> Vec<FieldError> {
         let path = FieldPath::of("metadata");

@@ -18,7 +18,7 @@ fn one(version: &str, kind: &str, spec: &str) -> Workload {
 }
 
 #[test]
-fn every_kind_says_how_many_pods_it_runs() {
+fn every_kind_has_a_number_of_pods() {
     let template = format!("template: {{metadata: {{labels: {{a: b}}}}, spec: {CONTAINER}}}");
     let table = [
         ("apps/v1", "Deployment", format!("{{{template}}}"), Replicas::Count(1)),
@@ -74,7 +74,7 @@ fn lists_are_opened_and_other_kinds_skipped_by_name() {
 }
 
 #[test]
-fn problems_of_all_documents_and_items_are_listed_with_their_places() {
+fn problems_of_all_documents_are_listed_with_positions() {
     let text = "\
 apiVersion: v1
 kind: List
@@ -114,7 +114,7 @@ kind: Pod
 }
 
 #[test]
-fn a_kind_or_version_that_is_a_slip_is_not_skipped() {
+fn a_misspelt_kind_or_version_is_not_skipped() {
     let check = |version: &str, kind: &str, expected: &str| {
         let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n");
         let messages = messages(&text);
@@ -128,7 +128,7 @@ fn a_kind_or_version_that_is_a_slip_is_not_skipped() {
 }
 
 #[test]
-fn what_lacks_a_name_or_a_template_is_refused() {
+fn workloads_without_a_name_or_template_are_refused() {
     assert_eq!(
         messages("apiVersion: apps/v1\nkind: Deployment\nspec: {}\n"),
         [
@@ -146,7 +146,7 @@ fn json_is_read_like_yaml() {
 }
 
 #[test]
-fn a_text_that_is_no_object_says_so() {
+fn a_text_without_an_object_is_refused() {
     assert_eq!(
         messages("hello"),
         ["line 1, column 1: expected a map of fields, found the text \"hello\""]

@@ -208,7 +208,7 @@ fn plainly(
         for index in 0..count {
             let uid = PodUid::new(&format!("{number}/{index}"));
             let demand = Demand::new(&uid, &workload.template.spec.resources());
-            let need = Amounts::of(&workload.template);
+            let need = Capacity::of(&workload.template);
             for (ledger, used, placed) in &mut fleet {
                 let sum = used.plus(&need);
                 let all = &shape.configured.allocatable;
