@@ -291,7 +291,7 @@ fn check(place: &StateLocation) -> anyhow::Result<ExitCode> {
 
 /// Describes how the agent treats an unusable file.
 fn lost(RestoreError { path, cause, .. }: &RestoreError) -> String {
-    format!("{path} cannot be used: {cause}; nothing of it is kept")
+    format!("{path} cannot be used: {cause}; its contents are discarded")
 }
 
 fn migrate_files(place: &StateLocation, dry_run: bool) -> anyhow::Result<ExitCode> {

@@ -44,10 +44,7 @@ fn stamps(target: &Path) -> Vec<String> {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn files_are_replaced_atomically_and_only_if_they_differ() {
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path();
@@ -70,10 +67,7 @@ fn files_are_replaced_atomically_and_only_if_they_differ() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn interrupted_write_is_completed_by_the_next() {
     let old = files(&[("a", "1"), ("gone", "x")]);
     let new = files(&[("a", "2"), ("b", "3")]);
@@ -114,10 +108,7 @@ fn interrupted_write_is_completed_by_the_next() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn concurrent_readers_see_only_old_or_only_new_files() {
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path();

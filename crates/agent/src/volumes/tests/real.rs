@@ -13,10 +13,7 @@ fn mode(path: &Path) -> String {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn volumes_have_the_kubelets_paths() {
     for place in Place::both() {
         let pod = pod(
@@ -60,10 +57,7 @@ fn volumes_have_the_kubelets_paths() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn secrets_are_in_memory_and_config_maps_on_disk() {
     let place = Place::new(Volumes::new);
     let pod = pod(
@@ -94,10 +88,7 @@ fn secrets_are_in_memory_and_config_maps_on_disk() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn changed_config_maps_and_secrets_are_updated_in_running_pods() {
     for place in Place::both() {
         let pod = pod(
@@ -146,10 +137,7 @@ fn failed_volume_does_not_block_others() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn modes_and_groups_equal_the_recorded_ones() {
     let place = Place::new(Volumes::new);
     let volumes = json!([
@@ -264,10 +252,7 @@ fn with_sub_paths(volume: Value, mounts: Value) -> Pod {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn sub_path_is_created_inside_its_volume() {
     for place in Place::both() {
         let pod = with_sub_paths(
@@ -301,10 +286,7 @@ fn sub_path_is_created_inside_its_volume() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn config_map_file_as_sub_path_is_updated_on_restart() {
     for place in Place::both() {
         let pod = with_sub_paths(
@@ -327,10 +309,7 @@ fn config_map_file_as_sub_path_is_updated_on_restart() {
 }
 
 #[test]
-#[cfg_attr(
-    windows,
-    ignore = "not on wine: symbolic links are not created although success is reported"
-)]
+#[cfg_attr(windows, ignore = "not on wine: symbolic links are not created")]
 fn sub_path_outside_its_volume_is_rejected_with_upstream_text() {
     for place in Place::both() {
         let escape = |sub: &str| {
