@@ -40,7 +40,6 @@ use crate::ledger::allocations::{AllocationError, Allocations};
 use crate::ledger::file::{LedgerError, LedgerFile};
 use crate::node::environment::{self, Places};
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
-use crate::observability::error_log::ErrorLog;
 use crate::observability::events::AgentEvent;
 use crate::observability::metrics::{AgentMetrics, PodGauges};
 use crate::observability::pod_resources;
@@ -63,6 +62,7 @@ use crate::spec::ResourceList;
 use crate::status::pod_cache::PodCache;
 use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
+use client::ErrorLog;
 
 mod log_rotation;
 mod manifests;

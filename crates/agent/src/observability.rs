@@ -5,7 +5,6 @@
 //! - [`stats`]: usage of the node and its pods, for `/stats/summary` and two metrics endpoints.
 //! - [`pod_resources`]: the kubelet's Pod Resources API.
 //! - [`events`]: all events with their texts, pure; [`recorder`] writes them to the API.
-//! - [`error_log`]: logs the errors of a retry loop when they change.
 
 pub mod prometheus;
 
@@ -18,8 +17,3 @@ pub mod pod_resources;
 pub mod events;
 
 pub mod recorder;
-
-pub mod error_log;
-
-#[cfg(test)]
-pub(crate) mod captured;

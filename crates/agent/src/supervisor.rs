@@ -210,11 +210,11 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use crate::observability::captured::capture;
+    use rig::logs::capture;
 
     #[tokio::test(start_paused = true)]
     async fn restarted_task_starts_again_after_a_panic_and_a_return() {
-        let log = capture();
+        let log = capture("agent");
         let (stop, stopping) = watch::channel(None);
         let mut supervisor = Supervisor::new(stopping.clone());
         let starts = Arc::new(AtomicU32::new(0));
@@ -242,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn required_task_that_ends_fails_the_agent() {
-        let log = capture();
+        let log = capture("agent");
         let (_stop, stopping) = watch::channel(None);
         let mut supervisor = Supervisor::new(stopping);
         supervisor.required("waits", std::future::pending());
@@ -257,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn tasks_that_end_with_the_agent_are_normal() {
-        let log = capture();
+        let log = capture("agent");
         let (stop, stopping) = watch::channel(None);
         let mut supervisor = Supervisor::new(stopping.clone());
         let mut ending = stopping.clone();
@@ -284,7 +284,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn task_runs_until_it_returns() {
-        let log = capture();
+        let log = capture("agent");
         let mut starts = 0;
         restart_on_panic("status writer of default/p", || {
             starts += 1;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use https::ErrorChange;
+use https::{ErrorLog, error_chain};
 use objects::timestamp::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -229,7 +229,7 @@ struct Writer {
 impl Writer {
     /// Writes events until the server ends.
     fn run(mut self, queue: &Receiver<String>) {
-        let mut errors = ErrorChange::default();
+        let mut errors = ErrorLog::default();
         while let Ok(line) = queue.recv() {
             self.add(&line);
             while self.batch.len() < BATCH_BYTES
@@ -239,11 +239,12 @@ impl Writer {
             }
             while let Err(error) = self.write() {
                 self.counts.failed_writes.fetch_add(1, Ordering::Relaxed);
-                if let Some(error) = errors.failed(&error) {
+                let error = error_chain(&error);
+                if errors.failed(&error) {
                     warn!(
                         file = %self.path.display(),
                         error,
-                        retry_ms = RETRY.as_millis(),
+                        retry_in_ms = RETRY.as_millis(),
                         "cannot write the audit log; free space or check the path; retrying"
                     );
                 }
@@ -253,7 +254,7 @@ impl Writer {
                     self.file = file;
                 }
             }
-            if errors.recovered() {
+            if errors.recovered().is_some() {
                 info!(file = %self.path.display(), "the audit log is written again");
             }
             self.report_dropped();

@@ -131,9 +131,9 @@ impl Preflight {
         let pause = client::backoff(&self.node, progress.failures, BACKOFF.0, BACKOFF.1);
         progress.pause = Duration::from_millis(pause.unsigned_abs());
         if progress.last.as_ref() != Some(&why) {
-            let (server, retry_ms) = (&self.server, progress.pause.as_millis());
+            let (server, retry_in_ms) = (&self.server, progress.pause.as_millis());
             let most_ms = BACKOFF.1;
-            tracing::warn!(server, why, retry_ms, most_ms, "cannot reach the API server; retrying");
+            tracing::warn!(server, why, retry_in_ms, most_ms, "cannot reach the API server; retrying");
             progress.last = Some(why);
         }
         Ok(None)

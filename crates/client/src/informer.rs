@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use https::ErrorChange;
+use https::{ErrorLog, error_chain};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
@@ -200,13 +200,13 @@ impl<T> Reflector<T> {
     /// Passes every change to `take` until it returns false. Retries after errors with a back-off.
     pub async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
         let mut failures = 0;
-        let mut errors = ErrorChange::default();
+        let mut errors = ErrorLog::default();
         loop {
             match self.step().await {
                 Ok(changes) => {
                     failures = 0;
                     // A watch that opens may still fail at once, so only changes count as a recovery.
-                    if !changes.is_empty() && errors.recovered() {
+                    if !changes.is_empty() && errors.recovered().is_some() {
                         info!(kind = self.kind.plural, "list and watch work again");
                     }
                     for change in changes {
@@ -218,9 +218,10 @@ impl<T> Reflector<T> {
                 Err(error) => {
                     failures += 1;
                     let wait = backoff(self.kind.plural, failures, 100, 10_000);
-                    if let Some(error) = errors.failed(&error) {
+                    let error = error_chain(&error);
+                    if errors.failed(&error) {
                         let kind = self.kind.plural;
-                        warn!(kind, error, retry_ms = wait, "cannot list or watch; retrying");
+                        warn!(kind, error, retry_in_ms = wait, "cannot list or watch; retrying");
                     }
                     tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
                 }
@@ -524,43 +525,9 @@ mod tests {
         cache.caught_up(&Until::Revision(21)).await.unwrap();
     }
 
-    /// The log lines of the current thread while the guard lives.
-    #[derive(Clone, Default)]
-    struct LogLines(Arc<Mutex<Vec<u8>>>);
-
-    impl LogLines {
-        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
-            let lines = LogLines::default();
-            let writer = lines.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_max_level(tracing::Level::DEBUG)
-                .with_ansi(false)
-                .without_time()
-                .with_writer(move || writer.clone())
-                .finish();
-            (lines, tracing::subscriber::set_default(subscriber))
-        }
-
-        fn with(&self, text: &str) -> Vec<String> {
-            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-        }
-    }
-
-    impl std::io::Write for LogLines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn repeated_errors_are_logged_once_until_they_change() {
-        let (lines, _guard) = LogLines::capture();
+        let lines = rig::logs::capture("client");
         let listed = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
         let script = Arc::new(Script {
             answers: Mutex::new(VecDeque::from([
@@ -579,7 +546,7 @@ mod tests {
         assert_eq!(warnings.len(), 3, "{warnings:?}");
         for (line, text) in warnings.iter().zip(["down", "forbidden", "down"]) {
             assert!(line.contains("cannot list or watch; retrying kind=\"pods\""), "{line}");
-            assert!(line.contains(text) && line.contains("retry_ms="), "{line}");
+            assert!(line.contains(text) && line.contains("retry_in_ms="), "{line}");
         }
         assert_eq!(lines.with("list and watch work again").len(), 1);
     }

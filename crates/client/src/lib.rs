@@ -17,7 +17,7 @@ pub use client::{
     Body, BoxFuture, Client, DeleteOptions, Error, Lines, PatchKind, Propagation, Refused, Request,
     Response, Scope, Transport, TransportError, Watch, WatchEvent, ignore_not_found,
 };
-pub use https::ErrorChange;
+pub use https::{ErrorLog, error_chain};
 pub use informer::{Cache, Change, IndexFn, Project, Reflector, Until, Update};
 pub use key::Key;
 pub use kind::Kind;

@@ -11,7 +11,6 @@ mod counters;
 mod daemon_set;
 mod deployment;
 mod disruption;
-mod error_log;
 mod garbage;
 mod int_or_percent;
 mod job;

@@ -18,10 +18,10 @@ use tracing::{info, warn};
 
 use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
-use crate::error_log::{ErrorLog, chain};
 use crate::observe::{self, Lease, Node, Taint};
 use crate::record::{Occurrence, Subject};
 use crate::supervise::catch_panic;
+use client::{ErrorLog, error_chain};
 
 /// The name of the controller in logs and counters.
 pub(crate) const NAME: &str = "node_lifecycle";
@@ -290,8 +290,8 @@ async fn monitor_nodes(
                 Ok(Err(error)) => {
                     failed = true;
                     context.counters.failed(NAME, &key, &error);
-                    let error = chain(&error);
-                    if errors.is_new(&error) {
+                    let error = error_chain(&error);
+                    if errors.failed(&error) {
                         warn!(
                             node = key.name(),
                             error, "failed to update a node; the next check retries"
@@ -301,7 +301,7 @@ async fn monitor_nodes(
                 Err(panicked) => context.counters.panicked(NAME, &key, &panicked),
             }
         }
-        if !failed && errors.recovered() {
+        if !failed && errors.recovered().is_some() {
             info!("nodes are updated again");
         }
     }

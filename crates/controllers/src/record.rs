@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::clock::{Clock, Millis};
 use crate::counters::{Counters, count};
-use crate::error_log::{ErrorLog, chain};
+use client::{ErrorLog, error_chain};
 
 /// The most events that may wait to be written.
 const QUEUE_CAPACITY: usize = 20_000;
@@ -233,15 +233,15 @@ fn log_write(written: Option<Result<Result<Value, Error>, JoinError>>, errors: &
     let error = match written {
         None => return,
         Some(Ok(Ok(_))) => {
-            if errors.recovered() {
+            if errors.recovered().is_some() {
                 info!("events are written again");
             }
             return;
         }
-        Some(Ok(Err(error))) => chain(&error),
+        Some(Ok(Err(error))) => error_chain(&error),
         Some(Err(ended)) => ended.to_string(),
     };
-    if errors.is_new(&error) {
+    if errors.failed(&error) {
         warn!(error, "failed to write an event; dropping it");
     }
 }

@@ -18,11 +18,11 @@ use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
 use crate::counters::{Counters, count};
-use crate::error_log::{ErrorLog, chain};
 use crate::observe;
 use crate::record::{Occurrence, Recorder, Subject};
 use crate::supervise::{PanicMessage, catch_panic};
 use crate::workqueue::sleep_until;
+use client::{ErrorLog, error_chain};
 
 mod projection;
 mod state;
@@ -108,7 +108,7 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
                             Ok(Ok(())) => {}
                             Ok(Err(error)) => {
                                 count(&counters.errors);
-                                let error = chain(&error);
+                                let error = error_chain(&error);
                                 warn!(
                                     pod = %key, error,
                                     "failed to report an unschedulable pod; the next attempt \
@@ -205,7 +205,7 @@ fn spawn_informer<T: Send + 'static>(
             match reflector.step().await {
                 Ok(changes) => {
                     failures = 0;
-                    if errors.recovered() {
+                    if errors.recovered().is_some() {
                         info!(kind, "the scheduler's informer has recovered");
                     }
                     for change in changes {
@@ -216,8 +216,8 @@ fn spawn_informer<T: Send + 'static>(
                 }
                 Err(error) => {
                     failures += 1;
-                    let error = chain(&error);
-                    if errors.is_new(&error) {
+                    let error = error_chain(&error);
+                    if errors.failed(&error) {
                         warn!(
                             kind,
                             error, "the scheduler's informer failed; it retries with back-off"
@@ -275,7 +275,7 @@ fn finish_binding(
         }
         Err(error) => {
             count(&counters.errors);
-            let cause = chain(&error);
+            let cause = error_chain(&error);
             warn!(
                 pod = %pod.key, node, error = cause,
                 "failed to bind the pod; it is retried after its back-off"

@@ -99,12 +99,11 @@ pub(crate) async fn supervise(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error_log::capture::Lines;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
     async fn controller_that_panics_or_ends_is_logged_and_restarted() {
-        let (lines, _guard) = Lines::start();
+        let lines = rig::logs::capture("controllers");
         let (starts, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(Counters::default()));
         let (stop, stopped) = watch::channel(false);
         let counted = starts.clone();

@@ -13,9 +13,9 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Millis;
 use crate::context::ControllerContext;
-use crate::error_log::{ErrorLog, chain};
 use crate::observe::{self, EventAge, Pod, Seconds};
 use crate::supervise::catch_panic;
+use client::{ErrorLog, error_chain};
 
 /// The names of the controllers in logs and counters.
 pub(crate) const EVENT_EXPIRY: &str = "event_expiry";
@@ -73,13 +73,13 @@ async fn expire_events(
             if let Err(error) = ignore_not_found(done) {
                 failed = true;
                 context.counters.failed(EVENT_EXPIRY, &key, &error);
-                let error = chain(&error);
-                if errors.is_new(&error) {
+                let error = error_chain(&error);
+                if errors.failed(&error) {
                     warn!(%key, error, "failed to delete an expired event; the next sweep retries");
                 }
             }
         }
-        if !failed && errors.recovered() {
+        if !failed && errors.recovered().is_some() {
             info!("expired events are deleted again");
         }
     }
@@ -152,15 +152,15 @@ pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Recei
                 Ok(Err(error)) => {
                     failed = true;
                     context.counters.failed(POD_GC, &key, &error);
-                    let error = chain(&error);
-                    if errors.is_new(&error) {
+                    let error = error_chain(&error);
+                    if errors.failed(&error) {
                         warn!(pod = %key, error, "failed to remove a pod; the next sweep retries");
                     }
                 }
                 Err(panicked) => context.counters.panicked(POD_GC, &key, &panicked),
             }
         }
-        if !failed && errors.recovered() {
+        if !failed && errors.recovered().is_some() {
             info!("pods are removed again");
         }
     }

@@ -23,8 +23,8 @@ use tracing::{info, warn};
 
 use crate::clock::{Clock, Millis};
 use crate::counters::Counters;
-use crate::error_log::{ErrorLog, chain};
 use crate::supervise::{catch_panic, catch_panic_sync};
+use client::{ErrorLog, error_chain};
 
 /// Upstream's figures for work queues.
 const FIRST_BACKOFF: Millis = 5;
@@ -237,8 +237,8 @@ pub(crate) async fn run_keyed<R: Reconcile>(
                 let failures = queue.done(&key, done, clock.millis());
                 match why {
                     Some(error) if failures >= LOGGED_FAILURES => {
-                        let error = chain(&error);
-                        if errors.entry(key.clone()).or_default().is_new(&error) {
+                        let error = error_chain(&error);
+                        if errors.entry(key.clone()).or_default().failed(&error) {
                             warn!(
                                 controller = R::NAME, %key, failures, error,
                                 "failed to reconcile an object; retrying with back-off"
@@ -266,7 +266,6 @@ pub(crate) async fn sleep_until(due: Option<tokio::time::Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error_log::capture::Lines;
 
     fn key(name: &str) -> Key {
         Key::new("", name)
@@ -398,7 +397,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_distinct_error_and_the_recovery_are_logged_once() {
-        let (lines, _guard) = Lines::start();
+        let lines = rig::logs::capture("controllers");
         let (sender, keys) = mpsc::unbounded_channel();
         let (done, mut finished) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);

@@ -7,7 +7,7 @@
 //!   serves.
 //! - [`Dialer`] and [`exchange`]: the client side.
 //! - [`Body`]: the bytes of a response, complete or as a stream.
-//! - [`ErrorChange`]: logs the errors of a retry loop once, until they change.
+//! - [`ErrorLog`]: decides which errors of a retry loop are logged.
 //! - [`exposition`]: Prometheus metrics in the format that a client asks for.
 //!
 //! Knows no Kubernetes: the request handler decides on access.
@@ -17,20 +17,20 @@ pub mod certificates;
 mod clock;
 mod connections;
 mod dial;
+mod error_log;
 mod exchange;
 pub mod exposition;
 mod listener;
 mod outgoing;
-mod report;
 mod server_tls;
 
 pub use body::Body;
 pub use clock::Clock;
 pub use connections::{Client, Counts};
 pub use dial::{DialError, Dialer, MaterialError};
+pub use error_log::{ErrorLog, error_chain};
 pub use exchange::{
     Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,
 };
 pub use listener::{Limits, ListenError, Listener, Peer};
-pub use report::{ErrorChange, error_chain};
 pub use server_tls::ServerTls;

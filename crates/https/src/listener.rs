@@ -38,9 +38,9 @@ use crate::body::Body;
 use crate::certificates::Pair;
 use crate::clock::Clock;
 use crate::connections::{Client, ConnectionGuard, Counts, End, Registry};
+use crate::error_log::{ErrorLog, error_chain};
 use crate::exchange::{Answer, Inbound, Tunnel};
 use crate::outgoing::{Held, outgoing};
-use crate::report::ErrorChange;
 use crate::server_tls::ServerTls;
 
 /// The limits of a listener.
@@ -184,7 +184,7 @@ impl Listener {
             handle,
             _alive: alive,
         };
-        let mut errors = ErrorChange::default();
+        let mut errors = ErrorLog::default();
         loop {
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
@@ -192,7 +192,7 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    if errors.recovered() {
+                    if errors.recovered().is_some() {
                         info!("accepting connections again");
                     }
                     let connection = self.registry.register(address);
@@ -200,10 +200,11 @@ impl Listener {
                 }
                 // Too many open files, or a client that went away.
                 Err(error) => {
-                    if let Some(error) = errors.failed(&error) {
+                    let error = error_chain(&error);
+                    if errors.failed(&error) {
                         warn!(
                             error,
-                            retry_ms = ACCEPT_RETRY.as_millis(),
+                            retry_in_ms = ACCEPT_RETRY.as_millis(),
                             "cannot accept a connection; closing the oldest anonymous one and retrying"
                         );
                     }

@@ -81,48 +81,12 @@ fn config(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
     use crate::certificates;
 
-    /// The log lines of the current thread while the guard lives.
-    #[derive(Clone, Default)]
-    struct LogLines(Arc<Mutex<Vec<u8>>>);
-
-    impl LogLines {
-        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
-            let lines = LogLines::default();
-            let writer = lines.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_max_level(tracing::Level::DEBUG)
-                .with_ansi(false)
-                .without_time()
-                .with_writer(move || writer.clone())
-                .finish();
-            (lines, tracing::subscriber::set_default(subscriber))
-        }
-
-        fn with(&self, text: &str) -> Vec<String> {
-            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-        }
-    }
-
-    impl std::io::Write for LogLines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn replaced_certificate_is_logged_and_an_invalid_one_is_not() {
-        let (lines, _guard) = LogLines::capture();
+        let lines = rig::logs::capture("https");
         let authority = certificates::authority("a").unwrap();
         let pair = certificates::server(&authority, &["localhost".to_owned()]).unwrap();
         let tls = ServerTls::new(&pair, None, Clock::default()).unwrap();

@@ -3,7 +3,9 @@
 //! [`guest::Guest`] is a whole machine for a test, with NUMA nodes and hyper-threads that this
 //! machine may lack.
 //!
-//! For tests only. Needs Debian's packages `containerd`, `runc`, `busybox-static` and
+//! [`logs::capture`] captures log events.
+//!
+//! For tests only. A containerd needs Debian's packages `containerd`, `runc`, `busybox-static` and
 //! `containernetworking-plugins`, and root on Linux; otherwise [`Containerd::start`] returns the
 //! missing requirement. The rig only starts and stops processes; the test brings its own CRI
 //! client.
@@ -23,6 +25,7 @@ mod containerd;
 pub mod guest;
 mod image;
 mod leftovers;
+pub mod logs;
 pub mod printed;
 mod processes;
 mod wait;

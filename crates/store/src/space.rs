@@ -151,51 +151,16 @@ fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::Arc;
 
     use super::*;
     use crate::store::{Options, Store};
     use crate::transaction::Transaction;
 
-    /// The log lines of the current thread while the guard lives.
-    #[derive(Clone, Default)]
-    struct LogLines(Arc<Mutex<Vec<u8>>>);
-
-    impl LogLines {
-        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
-            let lines = LogLines::default();
-            let writer = lines.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_max_level(tracing::Level::DEBUG)
-                .with_ansi(false)
-                .without_time()
-                .with_writer(move || writer.clone())
-                .finish();
-            (lines, tracing::subscriber::set_default(subscriber))
-        }
-
-        fn with(&self, text: &str) -> Vec<String> {
-            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-        }
-    }
-
-    impl std::io::Write for LogLines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn full_disk_is_logged_when_it_begins_and_ends() {
         let directory = tempfile::tempdir().unwrap();
         let space = Space::new(directory.path(), 0, 1);
-        let (lines, _guard) = LogLines::capture();
+        let lines = rig::logs::capture("store");
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         for _ in 0..3 {
             space.refuse(&StorageError::io("write", directory.path())(full()));
@@ -215,7 +180,7 @@ mod tests {
         let store = Store::open(directory.path(), Options::default()).unwrap();
         store.commit(Transaction::new().put("a", "1")).wait().unwrap();
         store.close();
-        let (lines, _guard) = LogLines::capture();
+        let lines = rig::logs::capture("store");
         Store::open(directory.path(), Options::default()).unwrap().close();
         let opened = lines.with("opened the store");
         assert_eq!(opened.len(), 1);

@@ -11,10 +11,10 @@ use tracing::{info, warn};
 
 use super::AgentMessage;
 use crate::context::AgentContext;
-use crate::observability::error_log::ErrorLog;
 use crate::runtime::logs::rotate::{Outcome, Policy};
 use crate::runtime::observed::RuntimeId;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// The log of a running container.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use placement::demand::MemoryKind;
 use tracing::{info, warn};
 
 use crate::context::AgentContext;
-use crate::observability::error_log::ErrorLog;
 use crate::runtime::cgroups::{self, PodCgroups};
 use crate::spec::ResourceList;
+use client::ErrorLog;
 
 /// Returns the resources of the machine without the reserved ones. Memory held back for eviction is
 /// included, because pods use it until they are evicted. `milli_cpus` comes from placement, which knows

@@ -27,7 +27,6 @@ use super::AgentMessage;
 use crate::admission;
 use crate::context::AgentContext;
 use crate::node::{self, Description, Image, Pressure};
-use crate::observability::error_log::ErrorLog;
 use crate::observability::events::AgentEvent;
 use crate::pods::worker::Termination;
 use crate::reclaim::eviction::{
@@ -38,6 +37,7 @@ use crate::runtime::cgroups::PodCgroups;
 use crate::spec::Pod;
 use crate::status::TerminationCause;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);

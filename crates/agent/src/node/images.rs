@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::Image;
-use crate::observability::error_log::ErrorLog;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// Interval between two requests: the time for which upstream caches its list.
 const PERIOD: Duration = Duration::from_secs(30);

@@ -9,8 +9,8 @@ use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use crate::observability::error_log::ErrorLog;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 const NAMESPACE: &str = "kube-node-lease";
 

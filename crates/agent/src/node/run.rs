@@ -21,9 +21,9 @@ use super::{
     Conditions, Description, Devices, Image, Observation, Pressure, RuntimeHealth, changes,
     conditions, lease, object, status,
 };
-use crate::observability::error_log::ErrorLog;
 use crate::observability::events::{AgentEvent, NodeChange};
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// Progress in adopting the containers that ran before the agent was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

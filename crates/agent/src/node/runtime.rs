@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::observability::error_log::ErrorLog;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// Interval between two requests. Upstream's value.
 const PERIOD: Duration = Duration::from_secs(5);

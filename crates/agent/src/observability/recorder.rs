@@ -14,11 +14,11 @@ use tokio::sync::{Mutex, mpsc};
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
-use crate::observability::error_log::ErrorLog;
 use crate::observability::events::{
     AgentEvent, Correlator, EventRecord, InvolvedObject, Outcome, field_path,
 };
 use crate::spec::{Pod, Role};
+use client::ErrorLog;
 
 /// Maximum number of events that wait to be written.
 const WAITING: usize = 4_096;

@@ -24,7 +24,6 @@ use tracing::{debug, error, info, warn};
 use crate::admission::{self, Admission, Rejection, admit};
 use crate::context::{AgentContext, WorkerReport};
 use crate::ledger::file::{LedgerError, PlannedPlacement};
-use crate::observability::error_log::ErrorLog;
 use crate::observability::events::AgentEvent;
 use crate::pods::static_pods::CONFIG_HASH;
 use crate::pods::static_pods::mirror::Mirror;
@@ -37,6 +36,7 @@ use crate::spec::{Metadata, Pod};
 use crate::status::writer::StatusWriter;
 use crate::status::{self, PodStatus, ResizeOutcome, TerminationCause};
 use crate::supervisor::{RestartBackoff, caught, millis};
+use client::ErrorLog;
 
 mod resize;
 mod running_logs;

@@ -14,9 +14,9 @@ use placement::demand::PodUid;
 use tracing::{info, warn};
 
 use crate::context::AgentContext;
-use crate::observability::error_log::ErrorLog;
 use crate::runtime::relist;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// Upstream checks every two seconds. Leftovers do no harm for a minute.
 const EVERY: Duration = Duration::from_secs(60);

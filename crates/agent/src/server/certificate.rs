@@ -12,8 +12,8 @@ use https::certificates::{self, CertificateError, Pair};
 use https::{Clock, ListenError, ServerTls};
 use thiserror::Error;
 
-use crate::observability::error_log::ErrorLog;
 use crate::supervisor::{millis, restart_on_panic};
+use client::ErrorLog;
 
 /// Interval between two checks of the files and the clock.
 const CHECK_EVERY: Duration = Duration::from_secs(60);

@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::observability::error_log::ErrorLog;
 use crate::observability::metrics::SyncMetrics;
 use crate::pods::static_pods::mirror::Mirrors;
 use crate::supervisor::{millis, restart_on_panic};
+use client::ErrorLog;
 
 mod merge_patch;
 

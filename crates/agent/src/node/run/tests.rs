@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::node::recorded::described;
-use crate::observability::captured::capture;
+use rig::logs::capture;
 
 /// Answers each request with the next status, and with the node after the last one.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Transport for Refusing {
 
 #[tokio::test(start_paused = true)]
 async fn registration_logs_each_change_of_the_error_and_the_success() {
-    let log = capture();
+    let log = capture("agent");
     let (description, observation) = described(&Value::Null);
     let sources = StatusInputs {
         runtime: watch::channel(RuntimeHealth::Starting).1,

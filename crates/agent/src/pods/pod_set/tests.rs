@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::observability::captured::capture;
+use rig::logs::capture;
 
 fn pod() -> Arc<Pod> {
     let metadata = Metadata {
@@ -17,7 +17,7 @@ fn pod() -> Arc<Pod> {
 
 #[tokio::test(start_paused = true)]
 async fn worker_that_panics_is_logged_and_reported_after_its_backoff() {
-    let log = capture();
+    let log = capture("agent");
     let (reports, mut reported) = mpsc::unbounded_channel();
     let mut backoff = RestartBackoff::new(FIRST_WORKER_WAIT, LONGEST_WORKER_WAIT);
     for (number, least) in [(1, 1_000), (2, 2_000), (3, 4_000)] {
@@ -39,7 +39,7 @@ async fn worker_that_panics_is_logged_and_reported_after_its_backoff() {
 
 #[tokio::test]
 async fn worker_that_ends_is_not_reported() {
-    let log = capture();
+    let log = capture("agent");
     let (reports, mut reported) = mpsc::unbounded_channel();
     let backoff = RestartBackoff::new(FIRST_WORKER_WAIT, LONGEST_WORKER_WAIT);
     run_worker(async {}, pod(), backoff, reports).await;

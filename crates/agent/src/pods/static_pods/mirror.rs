@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::observability::error_log::ErrorLog;
 use crate::pods::pod_set::PodWithManifest;
 use crate::spec::Pod;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// The annotation with the hash of the mirror's static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";

@@ -7,9 +7,9 @@ use std::fmt::Display;
 use tracing::{info, warn};
 
 use super::Next;
-use crate::observability::error_log::ErrorLog;
 use crate::spec::Pod;
 use crate::supervisor::millis;
+use client::ErrorLog;
 
 /// The errors of the current sync, and the last ones by step.
 #[derive(Debug, Default)]
@@ -66,8 +66,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::observability::captured::capture;
     use crate::spec::Metadata;
+    use rig::logs::capture;
 
     fn pod() -> Pod {
         let metadata = Metadata {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn errors_of_a_sync_are_logged_when_they_change() {
-        let log = capture();
+        let log = capture("agent");
         let (pod, mut errors) = (pod(), SyncErrors::default());
         let later = Next::After(Duration::from_secs(10));
         for _ in 0..2 {

@@ -1,9 +1,23 @@
-//! Decides which errors of a retry loop are logged: [`ErrorLog`] reports changes, not repetitions.
+//! Logging of errors in retry loops: [`ErrorLog`] reports changes, not repetitions.
 //!
 //! A loop calls [`ErrorLog::failed`] after each failure and [`ErrorLog::recovered`] after each success. The
-//! results show when to log. The loop writes the message itself, with its own fields.
+//! results show when to log. The loop writes the message itself, so that events keep its target and fields.
 
+use std::error::Error;
 use std::fmt::Display;
+
+/// Formats an error with its causes: `what failed: why: cause`.
+#[must_use]
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
 
 /// The last error of a retry loop.
 #[derive(Debug, Default)]
