@@ -133,7 +133,13 @@ impl Preflight {
         if progress.last.as_ref() != Some(&why) {
             let (server, retry_in_ms) = (&self.server, progress.pause.as_millis());
             let most_ms = BACKOFF.1;
-            tracing::warn!(server, why, retry_in_ms, most_ms, "cannot reach the API server; retrying");
+            tracing::warn!(
+                server,
+                why,
+                retry_in_ms,
+                most_ms,
+                "cannot reach the API server; retrying"
+            );
             progress.last = Some(why);
         }
         Ok(None)

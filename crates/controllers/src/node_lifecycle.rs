@@ -14,7 +14,7 @@ use client::{Cache, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
@@ -273,7 +273,7 @@ async fn monitor_nodes(
             Disruption::of(nodes.iter().map(|node| &**node))
         };
         if disruption != last_disruption {
-            info!(from = ?last_disruption, to = ?disruption, "the share of unready nodes changed");
+            debug!(from = ?last_disruption, to = ?disruption, "the share of unready nodes changed");
             last_disruption = disruption;
         }
         let mut failed = false;

@@ -7,7 +7,7 @@ use scheduling::ProfileError;
 use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::clock::Clock;
 use crate::context::ControllerContext;
@@ -93,7 +93,7 @@ pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
         let stop = stopped.clone();
         let start: Start =
             Box::new(move || Box::pin(scheduler::run(context.clone(), stop.clone())));
-        info!(controller = scheduler::NAME, "starting the controller");
+        debug!(controller = scheduler::NAME, "starting the controller");
         controllers.spawn(supervise(scheduler::NAME, start, counters.clone(), stopped.clone()));
     }
     let client = client.named("kube-controller-manager");
@@ -137,7 +137,7 @@ impl Starter<'_> {
 
     /// Runs a controller under supervision.
     fn spawn(&mut self, name: &'static str, start: Start) {
-        info!(controller = name, "starting the controller");
+        debug!(controller = name, "starting the controller");
         let counters = self.context.counters.clone();
         self.controllers.spawn(supervise(name, start, counters, self.stopped.clone()));
     }

@@ -87,7 +87,7 @@ fn damaged_file_counts_as_empty_and_is_backed_up() {
     assert_eq!(migrated.status.code(), Some(0), "{}", text(&migrated.stderr));
     let output = text(&migrated.stdout);
     assert!(
-        output.contains("cpu_manager_state cannot be used: ") && output.contains("is kept"),
+        output.contains("cpu_manager_state cannot be used: ") && output.contains("discarded"),
         "{output}"
     );
     let kept = fs::read(dir.path().join("cpu_manager_state.backup-1")).unwrap();
