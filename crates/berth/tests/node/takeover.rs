@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use client::kind::NODES;
 use cri::v1;
@@ -110,6 +111,8 @@ async fn new_static_policy_pins_running_pods_before_the_heartbeat() {
     assert_eq!(event_messages(&berth, "own", "Placed").await, [""; 0]);
     let before = heartbeat(&berth).await;
     berth.end().await;
+    // Heartbeats have a resolution of one second.
+    until("the next second", async || (now() > seconds(&before)).then_some(())).await;
     berth.settings.agent.config.cpu_manager_policy = CpuManagerPolicy::Static;
     berth.restart().await;
     until("a report of the node", async || (heartbeat(&berth).await != before).then_some(())).await;
@@ -124,6 +127,15 @@ async fn new_static_policy_pins_running_pods_before_the_heartbeat() {
         berth.gone(name).await;
     }
     berth.end().await;
+}
+
+fn seconds(time: &str) -> i64 {
+    objects::timestamp::Timestamp::parse(time).unwrap().seconds()
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_secs()).unwrap()
 }
 
 /// Returns the hash of an older Berth for a container: 64-bit FNV-1a of its name and image.

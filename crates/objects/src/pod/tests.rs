@@ -55,8 +55,8 @@ fn the_qos_class_is_upstreams() {
         ),
         (
             format!(
-                "resources: {{requests: {{cpu: 2}}}}\n{}",
-                containers(&[container("a", "", "cpu: 1, memory: 1Gi")])
+                "resources: {{requests: {{cpu: 500m}}}}\n{}",
+                containers(&[container("a", "cpu: 500m", "cpu: 1, memory: 1Gi")])
             ),
             QosClass::Burstable,
         ),
