@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use objects::FeatureGates;
 use objects::catalog;
-use objects::rules::{self, Part, Setting};
+use objects::rules::{self, RuleContext, Subresource};
 use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let schema = Schema::served();
     let _ = schema.decode_any(bytes);
     let gates = FeatureGates::default();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     for (version, kind) in [("v1", "Pod"), ("apps/v1", "ControllerRevision")] {
         let Some(resource) = catalog::of_kind(version, kind) else { continue };
         let Some(id) = resource.type_id(schema) else { continue };
@@ -24,9 +24,9 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(again, Ok(decoded.value.clone()));
         let mut object = decoded.value;
         rules::set_defaults(resource, &mut object);
-        rules::prepare_create(resource, &mut object, &setting);
-        let _ = rules::validate_create(resource, &object, &setting);
+        rules::prepare_create(resource, &mut object, &ctx);
+        let _ = rules::validate_create(resource, &object, &ctx);
         let _ = rules::warnings(resource, &object, None);
-        let _ = rules::validate_update(resource, &object, &object, Part::Main, &setting);
+        let _ = rules::validate_update(resource, &object, &object, Subresource::Main, &ctx);
     }
 });

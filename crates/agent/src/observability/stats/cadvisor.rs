@@ -1,4 +1,4 @@
-//! `/metrics/cadvisor`: usage of containers, pods and all pods together, with cAdvisor's names: [`told`].
+//! `/metrics/cadvisor`: usage of containers, pods and all pods together, with cAdvisor's names: [`render`].
 //!
 //! As in cAdvisor, a container has all labels, a pod has no `container`, `image` and `name`, and the group of all pods
 //! has `id` alone. Sockets and file descriptors are not counted.

@@ -1,5 +1,5 @@
 //! `/metrics/resource`: CPU, memory and swap of the node, its pods and their containers, for
-//! metrics-server: [`told`]. Each value has its time.
+//! metrics-server: [`render`]. Each value has its time.
 
 use host::cgroups::Usage;
 use objects::timestamp::Timestamp;

@@ -1,4 +1,4 @@
-//! `/stats/summary`, upstream's summary of the usage of the node and its pods: [`told`].
+//! `/stats/summary`, upstream's summary of the usage of the node and its pods: [`render`].
 
 use host::cgroups::{Bound, Usage};
 use host::system::{FileSystem, Interface};
