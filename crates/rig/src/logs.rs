@@ -3,6 +3,11 @@
 //! One subscriber serves the whole process and keeps the events of each thread apart. A subscriber for each
 //! test would race with parallel tests, because `tracing` caches which events are enabled.
 
+#![allow(
+    clippy::missing_const_for_thread_local,
+    reason = "reported for windows-gnu although the initializer is const"
+)]
+
 use std::cell::RefCell;
 use std::fmt::{Debug, Write as _};
 use std::marker::PhantomData;
