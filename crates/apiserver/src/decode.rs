@@ -184,7 +184,7 @@ pub(crate) struct Expected<'a> {
     pub kind: &'a str,
     pub api_version: String,
     pub type_id: TypeId,
-    /// Another version with the same fields; empty if there is none.
+    /// Another version with the same fields, or empty.
     pub alike: &'static str,
 }
 

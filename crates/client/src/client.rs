@@ -41,7 +41,7 @@ pub struct Request {
     pub path: String,
     /// Parameters, not escaped.
     pub query: Vec<(String, String)>,
-    /// The media type of the body; empty if there is none.
+    /// The media type of the body, or empty.
     pub content_type: &'static str,
     pub accept: &'static str,
     pub body: Bytes,

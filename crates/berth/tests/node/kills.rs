@@ -117,7 +117,7 @@ impl Pods {
     }
 }
 
-/// Waits until a remaining pod has exclusive CPUs. Creates one if there is none.
+/// Waits until a remaining pod has exclusive CPUs. Creates one if needed.
 async fn own(api: &Client, runtime: &cri::Client, containerd: &Containerd, all: &mut Pods) {
     until("a container has exclusive CPUs", async || {
         let running = running(runtime).await;
