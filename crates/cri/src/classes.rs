@@ -48,6 +48,12 @@ impl Official {
     }
 }
 
+/// Returns the full name of a QoS-class resource, for example `k8s.io/rdt` for `rdt`.
+#[must_use]
+pub fn full_resource_name(name: &str) -> &str {
+    Official::find(name).map_or(name, |official| official.name)
+}
+
 /// The form of QoS-class resources that a runtime understands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClassSupport {
@@ -65,6 +71,15 @@ pub enum Level {
     Container,
 }
 
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Pod => "pod",
+            Level::Container => "container",
+        })
+    }
+}
+
 /// A class that cannot be sent to the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
@@ -75,14 +90,10 @@ pub struct Unsupported {
 
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = match self.level {
-            Level::Pod => "pod",
-            Level::Container => "container",
-        };
+        let Unsupported { level, name, class } = self;
         write!(
             f,
-            "the runtime does not support class {:?} of QoS-class resource {:?} for a {level}",
-            self.class, self.name
+            "the runtime does not support class {class:?} of QoS-class resource {name:?} for a {level}"
         )
     }
 }

@@ -40,14 +40,14 @@ mod server;
 mod transport;
 
 pub use capabilities::{Capabilities, Condition, Handler, NoHostProcesses, check_host_processes};
-pub use classes::{ClassSupport, Level, Unsupported};
+pub use classes::{ClassSupport, Level, Unsupported, full_resource_name};
 pub use client::{Client, Responses, Settings};
 pub use connection::channel;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Origin};
 pub use recording_proxy::{CallLog, DESCRIPTION, RecordedCall, RecordingProxy};
 pub use rpc::{Rpc, StreamingRpc};
-pub use server::{Draining, ServeError, serve};
+pub use server::{Draining, MESSAGE_LIMIT, ServeError, serve, serve_service};
 pub use tonic::Code;
 pub use transport::{BindError, Listener, ServerStream};
 

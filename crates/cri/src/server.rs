@@ -1,5 +1,5 @@
 //! The server side of the protocol: [`serve`] serves an implementation of the services on a
-//! [`Listener`].
+//! [`Listener`], [`serve_service`] any HTTP/2 service.
 //!
 //! After a stop request it accepts no more connections and waits for running calls. Calls that have
 //! not ended when the drain timeout ends, such as event streams, are aborted.
@@ -23,8 +23,8 @@ use crate::transport::{Listener, ServerStream};
 use crate::v1::image_service_server::{ImageService, ImageServiceServer};
 use crate::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 
-/// The same as clients take; see [`Settings`](crate::Settings).
-const MESSAGE_LIMIT: usize = 16 << 20;
+/// The largest message that a server accepts; the same as clients take, see [`Settings`](crate::Settings).
+pub const MESSAGE_LIMIT: usize = 16 << 20;
 
 /// The pause after a failed accept, for example when file descriptors are exhausted. Avoids a busy
 /// loop.
@@ -44,7 +44,7 @@ pub enum Draining {
     Aborted,
 }
 
-/// Serves until `stop` resolves, and then for at most `drain`.
+/// Serves the two services until `stop` resolves, and then for at most `drain`.
 pub async fn serve(
     listener: Listener,
     runtime: impl RuntimeService,
@@ -60,11 +60,29 @@ pub async fn serve(
             .max_decoding_message_size(MESSAGE_LIMIT)
             .max_encoding_message_size(MESSAGE_LIMIT),
     };
+    serve_service(listener, services, stop, drain).await
+}
+
+/// Serves an HTTP/2 service, for example a proxy that does not decode every message, until `stop` resolves, and then for
+/// at most `drain`.
+pub async fn serve_service<S>(
+    listener: Listener,
+    service: S,
+    stop: impl Future<Output = ()>,
+    drain: Duration,
+) -> Result<Draining, ServeError>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send + 'static,
+{
     let (stopping, mut stopped) = watch::channel(false);
     let (aborting, abort) = watch::channel(false);
     let incoming = Incoming { listener, abort, pause: None };
     let serving = tonic::transport::Server::builder().serve_with_incoming_shutdown(
-        services,
+        service,
         incoming,
         async {
             stop.await;

@@ -1,0 +1,4 @@
+//! The class layer over a real containerd.
+
+mod layer;
+mod support;
