@@ -30,6 +30,7 @@ pub mod table;
 pub mod taint;
 pub mod timestamp;
 mod totals;
+pub mod types;
 pub mod workload;
 pub mod yaml;
 
