@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use self::resources::{ContainerResources, PodResources, Requirements};
 use crate::resources::{ClassRequest, ResourceList, ResourceRequirements};
+use crate::types;
 
 mod defaults;
 pub(crate) mod names;
@@ -96,6 +97,50 @@ pub enum Role {
     /// An init container that keeps running with the others.
     Sidecar,
     App,
+}
+
+impl types::Pod {
+    /// Returns the resources of the pod, whose defaults must be set. The class in its status takes
+    /// precedence over its amounts.
+    #[must_use]
+    pub fn resources(&self) -> PodResources<'_> {
+        self.spec.resources().with_reported_class(QosClass::parse(&self.status.qos_class))
+    }
+}
+
+impl types::PodSpec {
+    /// Returns init containers and app containers with their roles, in the order in which they start.
+    pub fn containers(&self) -> impl Iterator<Item = (Role, &types::Container)> {
+        let init = self.init_containers.iter().map(|container| {
+            let role = if container.is_sidecar() { Role::Sidecar } else { Role::Init };
+            (role, container)
+        });
+        init.chain(self.containers.iter().map(|container| (Role::App, container)))
+    }
+
+    /// Returns the resources of the pod, whose defaults must be set.
+    #[must_use]
+    pub fn resources(&self) -> PodResources<'_> {
+        fn of(of: &types::ResourceRequirements) -> Requirements<'_> {
+            Requirements::new(&of.requests, &of.limits)
+        }
+        let containers = self.containers().map(|(role, container)| ContainerResources {
+            name: &container.name,
+            role,
+            requirements: of(&container.resources),
+        });
+        PodResources::new(containers)
+            .with_pod_level(self.resources.as_deref().map(of))
+            .with_overhead(&self.overhead)
+    }
+}
+
+impl types::Container {
+    /// Returns true for an init container that keeps running.
+    #[must_use]
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
 }
 
 impl Role {

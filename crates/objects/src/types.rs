@@ -11,6 +11,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::quantity::Quantity;
 use crate::resources::ResourceList;
 
@@ -31,19 +33,36 @@ pub use meta_v1::*;
 pub use policy_v1::*;
 pub use scalar::{Base64, IntOrString, MicroTime, Time};
 
-/// An object with metadata.
+/// An object of the API in any form, with the metadata that identifies one of its states.
 pub trait Object {
-    fn metadata(&self) -> &ObjectMeta;
+    fn namespace(&self) -> &str;
+    fn name(&self) -> &str;
+    fn resource_version(&self) -> &str;
 }
 
-/// Declares a structure with its readers and writers. After `=>` is the name of the field in JSON.
+impl Object for Value {
+    fn namespace(&self) -> &str {
+        self["metadata"]["namespace"].as_str().unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    fn resource_version(&self) -> &str {
+        self["metadata"]["resourceVersion"].as_str().unwrap_or_default()
+    }
+}
+
+/// Declares a structure with its readers and writers. After `=>` are the name of the field in JSON and
+/// other spellings that are read.
 /// Fields marked `always` are written even if they are zero, those marked `nullable` as `null` if they
 /// are empty.
 macro_rules! object {
     (
         $(#[$doc:meta])*
         pub struct $name:ident $(: $object:ident)? {
-            $($field:ident: $type:ty => $wire:literal $($presence:ident)?,)*
+            $($field:ident: $type:ty => $wire:literal $(| $alias:literal)* $($presence:ident)?,)*
         }
     ) => {
         $(#[$doc])*
@@ -70,7 +89,9 @@ macro_rules! object {
                         let mut object = $name::default();
                         while let Some(name) = entries.next_key::<super::read::FieldName<'de>>()? {
                             match name.as_str() {
-                                $($wire => object.$field = super::read::value(&mut entries)?,)*
+                                $($wire $(| $alias)* => {
+                                    object.$field = super::read::value(&mut entries)?;
+                                })*
                                 _ => super::read::skip(&mut entries)?,
                             }
                         }
@@ -91,13 +112,42 @@ macro_rules! object {
         }
 
         $(impl super::$object for $name {
-            fn metadata(&self) -> &super::ObjectMeta {
-                &self.metadata
+            fn namespace(&self) -> &str {
+                &self.metadata.namespace
+            }
+
+            fn name(&self) -> &str {
+                &self.metadata.name
+            }
+
+            fn resource_version(&self) -> &str {
+                &self.metadata.resource_version
             }
         })?
     };
 }
 use object;
+
+/// The metadata of an object of any kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Deserialize)]
+pub struct PartialObjectMetadata {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+}
+
+impl Object for PartialObjectMetadata {
+    fn namespace(&self) -> &str {
+        &self.metadata.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
 
 #[cfg(test)]
 mod tests;

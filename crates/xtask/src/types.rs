@@ -35,6 +35,12 @@ const SAME: &[(&str, &str)] = &[
 /// A field that another type adds to the one that represents it.
 const ADDED: &[(&str, &str, &str)] = &[("Container", "EphemeralContainer", "targetContainerName")];
 
+/// Other spellings of fields that readers accept, by type: those of KEP-3008.
+const ALIASES: &[(&str, &str, &str)] = &[
+    ("QOSResourceStatus", "podQOSResources", "podQoSResources"),
+    ("QOSResourceStatus", "containerQOSResources", "containerQoSResources"),
+];
+
 /// Fields that are not generated, by type. Only the API server uses `managedFields`, and the
 /// configuration of kubelets in objects no longer exists.
 const OMITTED: &[(&str, &str)] =
@@ -133,9 +139,14 @@ fn declaration(schema: &Schema, of: &Type) -> String {
             Presence::NonZero | Presence::Given => "",
         };
         let (name, wire) = (snake_case(&field.name), &field.name);
+        let aliases = ALIASES.iter().filter(|(to, field, _)| (*to, *field) == (&of.name, wire));
+        let aliases: String = aliases.map(|(.., alias)| format!(" | {alias:?}")).collect();
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(text, "        {name}: {} => {wire:?}{presence},", field_type(schema, field));
+        let _ = writeln!(
+            text,
+            "        {name}: {} => {wire:?}{aliases}{presence},",
+            field_type(schema, field)
+        );
     }
     text.push_str("    }\n}\n");
     text

@@ -1437,8 +1437,8 @@ object! {
 object! {
     /// QoS resources of a node.
     pub struct QOSResourceStatus {
-        pod_qos_resources: Vec<QOSResourceInfo> => "podQOSResources",
-        container_qos_resources: Vec<QOSResourceInfo> => "containerQOSResources",
+        pod_qos_resources: Vec<QOSResourceInfo> => "podQOSResources" | "podQoSResources",
+        container_qos_resources: Vec<QOSResourceInfo> => "containerQOSResources" | "containerQoSResources",
     }
 }
 
