@@ -189,6 +189,20 @@ pub enum Role {
     Ephemeral,
 }
 
+impl objects::types::Object for Pod {
+    fn namespace(&self) -> &str {
+        &self.metadata.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
 impl Pod {
     /// Removes all requests for classes of QoS resources.
     pub fn forget_classes(&mut self) {

@@ -286,8 +286,7 @@ impl Node {
         let remote = Remote::new(kubeconfig, "bench", Timeouts::default()).unwrap();
         let api = Client::new(Arc::new(remote), "bench");
         let (sender, start_times) = watch::channel(StartTimes::new());
-        let read = |raw: &serde_json::value::RawValue| serde_json::from_str::<Value>(raw.get());
-        let reflector = Reflector::new(api.clone(), PODS, Scope::default(), read);
+        let reflector = Reflector::new(api.clone(), PODS, Scope::default(), |pod: Value| pod);
         tokio::spawn(reflector.run(move |change| {
             sender.send_modify(|start_times| take(start_times, change));
             true

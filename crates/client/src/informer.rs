@@ -18,10 +18,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use https::{ErrorLog, error_chain};
-use serde::Deserialize;
+use objects::types::{Object, PartialObjectMetadata};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
-use tracing::{debug, info, warn};
+use tracing::{debug, info, trace, warn};
 
 use crate::backoff::backoff;
 use crate::client::{Client, Error, Scope, Watch, WatchEvent};
@@ -31,8 +32,51 @@ use crate::kind::Kind;
 /// The requested duration of a watch. Upstream's informers use five to ten minutes.
 const WATCH_SECONDS: u64 = 420;
 
-/// Projects the text of an object to the value that a component needs.
-pub type Project<T> = fn(&RawValue) -> Result<T, serde_json::Error>;
+/// Projects an object to the value that a component needs.
+pub type Project<P, T> = fn(P) -> T;
+
+/// An object with its text, for components that keep fields they do not know.
+#[derive(Debug, Clone)]
+pub struct WithText<P> {
+    pub object: P,
+    pub text: Arc<str>,
+}
+
+impl<'de, P: DeserializeOwned> Deserialize<'de> for WithText<P> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<WithText<P>, D::Error> {
+        let raw = Box::<RawValue>::deserialize(from)?;
+        let object = serde_json::from_str(raw.get()).map_err(serde::de::Error::custom)?;
+        Ok(WithText { object, text: raw.get().into() })
+    }
+}
+
+impl<P: Object> Object for WithText<P> {
+    fn namespace(&self) -> &str {
+        self.object.namespace()
+    }
+
+    fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    fn resource_version(&self) -> &str {
+        self.object.resource_version()
+    }
+}
+
+/// Parses the text of an object. Components parse the text of each change once, here; the trace events
+/// show how often one change is parsed.
+fn parse<P: Object + DeserializeOwned>(kind: Kind, raw: &RawValue) -> Result<P, serde_json::Error> {
+    let object: P = serde_json::from_str(raw.get())?;
+    trace!(
+        target: "client::parse",
+        kind = kind.plural,
+        object = %Key::new(object.namespace(), object.name()),
+        revision = object.resource_version(),
+        "parsed an object"
+    );
+    Ok(object)
+}
 
 /// A change reported by a reflector. Revisions are those of the objects.
 #[derive(Debug)]
@@ -64,37 +108,27 @@ enum State {
     Watching { watch: Watch, revision: String },
 }
 
-/// Lists and watches the objects of one kind.
+/// Lists and watches the objects of one kind. They are parsed as `P` and reported as `T`.
 #[derive(Debug)]
-pub struct Reflector<T> {
+pub struct Reflector<P, T> {
     client: Client,
     kind: Kind,
     scope: Scope,
-    project: Project<T>,
+    project: Project<P, T>,
     state: State,
 }
 
-#[derive(Deserialize)]
+/// The metadata that identifies a state of an object.
 struct Head {
-    metadata: HeadMetadata,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct HeadMetadata {
-    namespace: String,
-    name: String,
+    key: Key,
     resource_version: String,
 }
 
-impl HeadMetadata {
-    fn key(&self) -> Key {
-        Key::new(&self.namespace, &self.name)
+impl Head {
+    fn new(object: &impl Object) -> Head {
+        let key = Key::new(object.namespace(), object.name());
+        Head { key, resource_version: object.resource_version().to_owned() }
     }
-}
-
-fn head(raw: &RawValue) -> Result<HeadMetadata, serde_json::Error> {
-    serde_json::from_str::<Head>(raw.get()).map(|head| head.metadata)
 }
 
 /// Parses a resource version; unparsable ones sort first.
@@ -102,9 +136,14 @@ fn number(revision: &str) -> u64 {
     revision.parse().unwrap_or(0)
 }
 
-impl<T> Reflector<T> {
+impl<P: Object + DeserializeOwned, T> Reflector<P, T> {
     #[must_use]
-    pub fn new(client: Client, kind: Kind, scope: Scope, project: Project<T>) -> Reflector<T> {
+    pub fn new(
+        client: Client,
+        kind: Kind,
+        scope: Scope,
+        project: Project<P, T>,
+    ) -> Reflector<P, T> {
         Reflector { client, kind, scope, project, state: State::Empty }
     }
 
@@ -113,10 +152,11 @@ impl<T> Reflector<T> {
         match std::mem::replace(&mut self.state, State::Empty) {
             State::Empty => {
                 let mut all = Vec::new();
-                let project = self.project;
-                let listed = self.client.list(self.kind, &self.scope, |raw| {
-                    let head = head(raw)?;
-                    all.push((head.key(), number(&head.resource_version), project(raw)?));
+                let (kind, project) = (self.kind, self.project);
+                let listed = self.client.list(kind, &self.scope, |raw| {
+                    let object: P = parse(kind, raw)?;
+                    let head = Head::new(&object);
+                    all.push((head.key, number(&head.resource_version), project(object)));
                     Ok(())
                 });
                 let revision = listed.await?;
@@ -157,20 +197,26 @@ impl<T> Reflector<T> {
             return Ok(Vec::new());
         }
         let mut changes = Vec::new();
-        let project = self.project;
+        let (kind, project) = (self.kind, self.project);
+        let partial = |raw: &RawValue| {
+            parse::<PartialObjectMetadata>(kind, raw).map(|object| Head::new(&object))
+        };
         while let Some(read) = lines.read(|event| match event {
-            WatchEvent::Applied(raw) => Ok((head(raw)?, Some(Some(project(raw)?)))),
-            WatchEvent::Removed(raw) => Ok((head(raw)?, Some(None))),
-            WatchEvent::Bookmark(raw) => Ok((head(raw)?, None)),
+            WatchEvent::Applied(raw) => {
+                let object: P = parse(kind, raw)?;
+                Ok((Head::new(&object), Some(Some(project(object)))))
+            }
+            WatchEvent::Removed(raw) => Ok((partial(raw)?, Some(None))),
+            WatchEvent::Bookmark(raw) => Ok((partial(raw)?, None)),
         }) {
             match read {
                 Ok((head, change)) => {
                     let at = number(&head.resource_version);
                     changes.push(match change {
                         Some(Some(object)) => {
-                            Change::Applied { key: head.key(), revision: at, object }
+                            Change::Applied { key: head.key, revision: at, object }
                         }
-                        Some(None) => Change::Removed { key: head.key(), revision: at },
+                        Some(None) => Change::Removed { key: head.key, revision: at },
                         None => Change::Bookmark { revision: at },
                     });
                     if !head.resource_version.is_empty() {
@@ -469,8 +515,8 @@ mod tests {
         }
     }
 
-    fn name(raw: &RawValue) -> Result<String, serde_json::Error> {
-        head(raw).map(|head| head.name)
+    fn name(object: PartialObjectMetadata) -> String {
+        object.metadata.name
     }
 
     #[tokio::test]

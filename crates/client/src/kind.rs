@@ -25,29 +25,40 @@ const fn global(kind: Kind) -> Kind {
     Kind { namespaced: false, ..kind }
 }
 
-pub const CONTROLLER_REVISIONS: Kind = of("apps", "ControllerRevision", "controllerrevisions");
-pub const DAEMON_SETS: Kind = of("apps", "DaemonSet", "daemonsets");
-pub const DEPLOYMENTS: Kind = of("apps", "Deployment", "deployments");
-pub const REPLICA_SETS: Kind = of("apps", "ReplicaSet", "replicasets");
-pub const JOBS: Kind = of("batch", "Job", "jobs");
-pub const LEASES: Kind = of("coordination.k8s.io", "Lease", "leases");
-pub const BUDGETS: Kind = of("policy", "PodDisruptionBudget", "poddisruptionbudgets");
-pub const CLAIMS: Kind = core("PersistentVolumeClaim", "persistentvolumeclaims");
-pub const CONFIG_MAPS: Kind = core("ConfigMap", "configmaps");
-pub const EVENTS: Kind = core("Event", "events");
-pub const NEW_EVENTS: Kind = of("events.k8s.io", "Event", "events");
-pub const NAMESPACES: Kind = global(core("Namespace", "namespaces"));
-pub const NODES: Kind = global(core("Node", "nodes"));
-pub const PODS: Kind = core("Pod", "pods");
-pub const QUOTAS: Kind = core("ResourceQuota", "resourcequotas");
-pub const RESOURCE_CLAIMS: Kind = of("resource.k8s.io", "ResourceClaim", "resourceclaims");
-pub const RUNTIME_CLASSES: Kind = global(of("node.k8s.io", "RuntimeClass", "runtimeclasses"));
-pub const SECRETS: Kind = core("Secret", "secrets");
-pub const SERVICES: Kind = core("Service", "services");
-pub const SERVICE_ACCOUNTS: Kind = core("ServiceAccount", "serviceaccounts");
-pub const SUBJECT_ACCESS_REVIEWS: Kind =
-    global(of("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"));
-pub const TOKEN_REVIEWS: Kind = global(of("authentication.k8s.io", "TokenReview", "tokenreviews"));
+/// Declares the kinds that components use.
+macro_rules! kinds {
+    ($($name:ident = $kind:expr;)*) => {
+        $(pub const $name: Kind = $kind;)*
+
+        #[cfg(test)]
+        const ALL: &[Kind] = &[$($name),*];
+    };
+}
+
+kinds! {
+    CONTROLLER_REVISIONS = of("apps", "ControllerRevision", "controllerrevisions");
+    DAEMON_SETS = of("apps", "DaemonSet", "daemonsets");
+    DEPLOYMENTS = of("apps", "Deployment", "deployments");
+    REPLICA_SETS = of("apps", "ReplicaSet", "replicasets");
+    JOBS = of("batch", "Job", "jobs");
+    LEASES = of("coordination.k8s.io", "Lease", "leases");
+    BUDGETS = of("policy", "PodDisruptionBudget", "poddisruptionbudgets");
+    CLAIMS = core("PersistentVolumeClaim", "persistentvolumeclaims");
+    CONFIG_MAPS = core("ConfigMap", "configmaps");
+    EVENTS = core("Event", "events");
+    NEW_EVENTS = of("events.k8s.io", "Event", "events");
+    NAMESPACES = global(core("Namespace", "namespaces"));
+    NODES = global(core("Node", "nodes"));
+    PODS = core("Pod", "pods");
+    QUOTAS = core("ResourceQuota", "resourcequotas");
+    RESOURCE_CLAIMS = of("resource.k8s.io", "ResourceClaim", "resourceclaims");
+    RUNTIME_CLASSES = global(of("node.k8s.io", "RuntimeClass", "runtimeclasses"));
+    SECRETS = core("Secret", "secrets");
+    SERVICES = core("Service", "services");
+    SERVICE_ACCOUNTS = core("ServiceAccount", "serviceaccounts");
+    SUBJECT_ACCESS_REVIEWS = global(of("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"));
+    TOKEN_REVIEWS = global(of("authentication.k8s.io", "TokenReview", "tokenreviews"));
+}
 
 impl Kind {
     #[must_use]
@@ -98,26 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn served_kinds_match_the_catalog() {
-        for kind in [
-            CONTROLLER_REVISIONS,
-            DAEMON_SETS,
-            DEPLOYMENTS,
-            REPLICA_SETS,
-            JOBS,
-            LEASES,
-            BUDGETS,
-            EVENTS,
-            NEW_EVENTS,
-            NAMESPACES,
-            NODES,
-            PODS,
-            QUOTAS,
-            SERVICES,
-            SERVICE_ACCOUNTS,
-        ] {
-            let found = objects::catalog::find(kind.group, kind.version, kind.plural).unwrap();
-            assert_eq!(Kind::of(found), kind);
+    fn kinds_match_the_catalog() {
+        // Objects of these kinds are read from other API servers only.
+        const NOT_SERVED: &[Kind] = &[CLAIMS, RESOURCE_CLAIMS];
+        for kind in ALL {
+            let found = objects::catalog::find(kind.group, kind.version, kind.plural);
+            let expected = (!NOT_SERVED.contains(kind)).then_some(*kind);
+            assert_eq!(found.map(Kind::of), expected, "{}", kind.plural);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use client::kind::{self, Kind};
 use client::{Cache, Client, Project, Reflector, Scope};
 use objects::rules::pod::accounts::ROOT_CA;
+use objects::types::Object;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::clock::Clock;
@@ -131,22 +133,30 @@ impl ControllerContext {
         ]
     }
 
-    fn keep<T: Send + Sync + 'static>(
+    fn keep<P, T>(
         self: &Arc<ControllerContext>,
         kind: Kind,
-        project: Project<T>,
+        project: Project<P, T>,
         cache: fn(&ControllerContext) -> &Cache<T>,
-    ) -> (&'static str, Start) {
+    ) -> (&'static str, Start)
+    where
+        P: Object + DeserializeOwned + 'static,
+        T: Send + Sync + 'static,
+    {
         self.keep_some(kind, Scope::default(), project, cache)
     }
 
-    fn keep_some<T: Send + Sync + 'static>(
+    fn keep_some<P, T>(
         self: &Arc<ControllerContext>,
         kind: Kind,
         scope: Scope,
-        project: Project<T>,
+        project: Project<P, T>,
         cache: fn(&ControllerContext) -> &Cache<T>,
-    ) -> (&'static str, Start) {
+    ) -> (&'static str, Start)
+    where
+        P: Object + DeserializeOwned + 'static,
+        T: Send + Sync + 'static,
+    {
         let context = self.clone();
         let start: Start = Box::new(move || {
             let context = context.clone();

@@ -25,7 +25,8 @@ use crate::workqueue::Reconcile;
 
 mod graph;
 
-use graph::{FOREGROUND, Graph, Item, ORPHAN, OwnerRef, Verdict};
+use graph::{FOREGROUND, Graph, Item, ORPHAN, Verdict};
+use objects::types::OwnerReference;
 
 /// Returns the kinds whose objects can own or be owned: all that can be deleted, except events.
 fn kinds() -> Vec<Kind> {
@@ -105,7 +106,7 @@ impl Garbage {
     }
 
     /// Asks the API whether an owner that is missing from the graph is gone.
-    async fn is_gone(&self, namespace: &str, owner: &OwnerRef) -> Result<bool, Error> {
+    async fn is_gone(&self, namespace: &str, owner: &OwnerReference) -> Result<bool, Error> {
         let Some(resource) = catalog::of_kind(&owner.api_version, &owner.kind) else {
             // The owner's kind is not served, so its absence cannot be verified.
             return Ok(false);
@@ -193,7 +194,7 @@ impl Garbage {
 
     /// Clears `blockOwnerDeletion` in all owner references of an object.
     async fn unblock(&self, item: &Item) -> Result<(), Error> {
-        let blocking = item.owners.iter().filter(|owner| owner.block_owner_deletion);
+        let blocking = item.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
         let free: Vec<Value> =
             blocking.map(|owner| json!({"uid": owner.uid, "blockOwnerDeletion": false})).collect();
         self.patch(item, json!({"ownerReferences": free})).await

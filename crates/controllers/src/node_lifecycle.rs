@@ -18,7 +18,9 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
-use crate::observe::{self, Lease, Node, Taint};
+use objects::types::{MicroTime, Taint, Time};
+
+use crate::observe::{self, Lease, Node};
 use crate::record::{Occurrence, Subject};
 use crate::supervise::catch_panic;
 use client::{ErrorLog, error_chain};
@@ -82,9 +84,17 @@ fn is_ready(node: &Node) -> bool {
 }
 
 /// The last heartbeat of each node, and its last readiness.
+/// The times at which a node with this UID last reported that it is alive.
+#[derive(Debug, PartialEq, Eq)]
+struct Heartbeat {
+    uid: String,
+    lease: Option<MicroTime>,
+    condition: Option<Time>,
+}
+
 #[derive(Debug, Default)]
 struct NodeMonitor {
-    heartbeats: HashMap<String, (String, Millis)>,
+    heartbeats: HashMap<String, (Heartbeat, Millis)>,
     /// True if the node was ready; false once its pods have been marked NotReady.
     ready: HashMap<String, bool>,
 }
@@ -98,18 +108,15 @@ impl NodeMonitor {
         grace: Millis,
         now: Millis,
     ) -> bool {
-        let heartbeat =
-            node.condition("Ready").and_then(|ready| ready.last_heartbeat_time.as_deref());
-        let heartbeat_key = format!(
-            "{} {} {}",
-            node.uid,
-            lease.map_or("", |lease| &lease.renewed),
-            heartbeat.unwrap_or_default()
-        );
+        let heartbeat = Heartbeat {
+            uid: node.uid.clone(),
+            lease: lease.and_then(|lease| lease.renewed),
+            condition: node.condition("Ready").and_then(|ready| ready.last_heartbeat_time),
+        };
         match self.heartbeats.get(&node.name) {
-            Some((old, at)) if *old == heartbeat_key => now - at > grace,
+            Some((old, at)) if *old == heartbeat => now - at > grace,
             _ => {
-                self.heartbeats.insert(node.name.clone(), (heartbeat_key, now));
+                self.heartbeats.insert(node.name.clone(), (heartbeat, now));
                 false
             }
         }
@@ -207,7 +214,7 @@ fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
     let mut all = Vec::new();
     for taint in &node.taints {
         if !ours(taint) || wanted.iter().any(|(key, effect)| is(taint, key, effect)) {
-            all.push(render_taint(taint));
+            all.push(json!(taint));
         }
     }
     for (key, effect) in wanted {
@@ -220,17 +227,6 @@ fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
         }
     }
     all
-}
-
-fn render_taint(taint: &Taint) -> Value {
-    let mut out = json!({"key": taint.key, "effect": taint.effect});
-    if !taint.value.is_empty() {
-        out["value"] = taint.value.as_str().into();
-    }
-    if let Some(time) = &taint.time_added {
-        out["timeAdded"] = time.as_str().into();
-    }
-    out
 }
 
 pub(crate) async fn run(context: Arc<ControllerContext>, stop: watch::Receiver<bool>) {
@@ -337,7 +333,7 @@ async fn sync(
         monitor.mark_reported(node);
     }
     let wanted = taints(node, disruption, context.clock.now());
-    let current: Vec<Value> = node.taints.iter().map(render_taint).collect();
+    let current: Vec<Value> = node.taints.iter().map(|taint| json!(taint)).collect();
     if wanted == current || (node.condition("Ready").is_none() && !unresponsive) {
         return Ok(());
     }
@@ -392,13 +388,13 @@ async fn mark_pods(context: &ControllerContext, node: &Node) -> Result<(), Error
 mod tests {
     use super::*;
     use crate::context::text;
-    use crate::observe::Condition;
+    use objects::types::NodeCondition;
 
     fn node(ready: &str, taints: &[(&str, &str)]) -> Node {
-        let condition = |kind: &str, status: &str| Condition {
+        let condition = |kind: &str, status: &str| NodeCondition {
             kind: kind.to_owned(),
             status: status.to_owned(),
-            ..Condition::default()
+            ..NodeCondition::default()
         };
         Node {
             name: "n".to_owned(),
@@ -438,13 +434,13 @@ mod tests {
     #[test]
     fn node_without_heartbeat_becomes_unresponsive() {
         let mut monitor = NodeMonitor::default();
-        let lease = |text: &str| Lease { renewed: text.to_owned() };
+        let lease = |seconds| Lease { renewed: Some(MicroTime(Timestamp::new(seconds, 0))) };
         let node = node("True", &[]);
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("1")), 40, 0));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("1")), 40, 40));
-        assert!(monitor.is_unresponsive(&node, Some(&lease("1")), 40, 41));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("2")), 40, 50));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("2")), 40, 90));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease(1)), 40, 0));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease(1)), 40, 40));
+        assert!(monitor.is_unresponsive(&node, Some(&lease(1)), 40, 41));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease(2)), 40, 50));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease(2)), 40, 90));
     }
 
     #[test]

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use objects::taint;
 use objects::timestamp::Timestamp;
-use serde::Deserialize;
+use objects::types::{
+    self, Affinity, ContainerStatus, MicroTime, NodeCondition, ObjectMeta, OwnerReference,
+    PodCondition, PodStatus, Taint, Time, Toleration,
+};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 /// Seconds since 1970.
 pub(crate) type Seconds = i64;
@@ -19,60 +20,30 @@ pub(crate) fn seconds(text: &str) -> Option<Seconds> {
 }
 
 /// Returns an object without `managedFields`.
-pub(crate) fn untyped(raw: &RawValue) -> Result<Value, serde_json::Error> {
-    let mut object: Value = serde_json::from_str(raw.get())?;
+pub(crate) fn untyped(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }
-    Ok(object)
+    object
 }
 
-/// An owner reference.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Owner {
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-    pub(crate) controller: bool,
-    pub(crate) block_owner_deletion: bool,
+fn created(metadata: &ObjectMeta) -> Seconds {
+    metadata.creation_timestamp.map_or(0, Time::seconds)
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Metadata {
-    pub(crate) name: String,
-    pub(crate) namespace: String,
-    pub(crate) uid: String,
-    pub(crate) resource_version: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
-    creation_timestamp: Option<String>,
-    deletion_timestamp: Option<String>,
-    deletion_grace_period_seconds: Option<i64>,
-    pub(crate) owner_references: Vec<Owner>,
-    pub(crate) finalizers: Vec<String>,
+fn deleting(metadata: &ObjectMeta) -> Option<Seconds> {
+    metadata.deletion_timestamp.map(Time::seconds)
 }
 
-impl Metadata {
-    fn created(&self) -> Seconds {
-        self.creation_timestamp.as_deref().and_then(seconds).unwrap_or(0)
-    }
+/// Returns the time of the delete request: `deletionTimestamp` is later by the grace period.
+fn deletion_requested(metadata: &ObjectMeta) -> Option<Seconds> {
+    Some(deleting(metadata)? - metadata.deletion_grace_period_seconds.unwrap_or(0))
+}
 
-    fn deleting(&self) -> Option<Seconds> {
-        self.deletion_timestamp.as_deref().and_then(seconds)
-    }
-
-    /// Returns the time of the delete request: `deletionTimestamp` is later by the grace period.
-    fn deletion_requested(&self) -> Option<Seconds> {
-        Some(self.deleting()? - self.deletion_grace_period_seconds.unwrap_or(0))
-    }
-
-    fn controller(&mut self) -> Option<Owner> {
-        let at = self.owner_references.iter().position(|owner| owner.controller)?;
-        Some(self.owner_references.swap_remove(at))
-    }
+fn controller(metadata: &mut ObjectMeta) -> Option<OwnerReference> {
+    let is_controller = |owner: &OwnerReference| owner.controller == Some(true);
+    let at = metadata.owner_references.iter().position(is_controller)?;
+    Some(metadata.owner_references.swap_remove(at))
 }
 
 /// The phase of a pod.
@@ -86,39 +57,11 @@ pub(crate) enum Phase {
     Failed,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Toleration {
-    pub(crate) key: String,
-    pub(crate) operator: String,
-    pub(crate) value: String,
-    pub(crate) effect: String,
-    pub(crate) toleration_seconds: Option<i64>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Taint {
-    pub(crate) key: String,
-    pub(crate) value: String,
-    pub(crate) effect: String,
-    pub(crate) time_added: Option<String>,
-}
-
-impl Toleration {
-    /// Reports whether the taint is tolerated; `compare` is the gate of the operators `Gt` and `Lt`.
-    pub(crate) fn tolerates(&self, taint: &Taint, compare: bool) -> bool {
-        let taint = taint::Taint::new(&taint.key, &taint.value, &taint.effect, |text| text);
-        taint::Toleration::new(&self.key, &self.operator, &self.value, &self.effect, |text| text)
-            .tolerates(&taint, compare)
-    }
-}
-
 /// A container that exited with an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exit {
     pub(crate) container: String,
-    pub(crate) code: i64,
+    pub(crate) code: i32,
 }
 
 /// The number of pods of the same index of a job that failed before this one.
@@ -145,7 +88,7 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) revision: u64,
     pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<OwnerReference>,
     pub(crate) finalizers: Vec<String>,
     pub(crate) created: Seconds,
     pub(crate) deleting: Option<Seconds>,
@@ -157,7 +100,7 @@ pub(crate) struct Pod {
     pub(crate) phase: Phase,
     pub(crate) ready: Option<Seconds>,
     /// Restarts of the container with the most restarts, and of all containers.
-    pub(crate) restarts: i64,
+    pub(crate) restarts: i32,
     pub(crate) all_restarts: i64,
     pub(crate) deletion_cost: i64,
     pub(crate) completion_index: Option<i64>,
@@ -211,139 +154,48 @@ impl Pod {
     }
 }
 
-#[derive(Deserialize)]
-struct PodText {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: PodSpec,
-    #[serde(default)]
-    status: PodStatus,
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {
+    status.conditions.iter().find(|condition| condition.kind == kind)
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct PodSpec {
-    node_name: String,
-    tolerations: Vec<Toleration>,
-    affinity: Affinity,
-    scheduling_gates: Vec<serde::de::IgnoredAny>,
-    active_deadline_seconds: Option<i64>,
+/// Returns the time of the last change of a condition with this status.
+fn since(condition: Option<&PodCondition>, status: &str) -> Option<Option<Seconds>> {
+    let condition = condition.filter(|condition| condition.status == status)?;
+    Some(condition.last_transition_time.map(Time::seconds))
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct Affinity {
-    node_affinity: NodeAffinity,
+/// Returns the containers in the order in which a cause of failure is searched.
+fn all_containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    status.container_statuses.iter().chain(&status.init_container_statuses)
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct NodeAffinity {
-    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
-    required: Terms,
+/// Returns the end of the last container; `None` while one may run.
+fn containers_ended(status: &PodStatus) -> Option<Seconds> {
+    let ended = |container: &ContainerStatus| {
+        container.state.terminated.as_ref()?.finished_at.map(Time::seconds)
+    };
+    status.container_statuses.iter().map(ended).collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct Terms {
-    node_selector_terms: Vec<Term>,
+fn exits(status: &PodStatus) -> Vec<Exit> {
+    let exit = |container: &ContainerStatus| {
+        let code = container.state.terminated.as_ref()?.exit_code;
+        (code != 0).then(|| Exit { container: container.name.clone(), code })
+    };
+    all_containers(status).filter_map(exit).collect()
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct Term {
-    match_fields: Vec<FieldTerm>,
+/// Returns the node name that the required affinity selects by field.
+fn pinned(affinity: Option<&Affinity>) -> Option<String> {
+    let required = &affinity?.node_affinity.as_ref()?;
+    let required = required.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let fields = required.node_selector_terms.iter().flat_map(|term| &term.match_fields);
+    let names = fields.filter(|field| field.key == "metadata.name");
+    names.filter_map(|field| field.values.last()).next_back().cloned()
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct FieldTerm {
-    key: String,
-    values: Vec<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct PodStatus {
-    phase: String,
-    conditions: Vec<Condition>,
-    container_statuses: Vec<ContainerStatus>,
-    init_container_statuses: Vec<ContainerStatus>,
-}
-
-impl PodStatus {
-    fn condition(&self, kind: &str) -> Option<&Condition> {
-        self.conditions.iter().find(|condition| condition.kind == kind)
-    }
-
-    /// Returns the containers in the order in which a cause of failure is searched.
-    fn all_containers(&self) -> impl Iterator<Item = &ContainerStatus> {
-        self.container_statuses.iter().chain(&self.init_container_statuses)
-    }
-
-    /// Returns the end of the last container; `None` while one may run.
-    fn containers_ended(&self) -> Option<Seconds> {
-        let ends = self.container_statuses.iter().map(ContainerStatus::ended);
-        ends.collect::<Option<Vec<_>>>()?.into_iter().max()
-    }
-
-    fn became_unready(&self) -> Option<Seconds> {
-        let ready = self.condition("Ready").filter(|ready| ready.status == "False")?;
-        ready.last_transition_time.as_deref().and_then(seconds)
-    }
-
-    fn exits(&self) -> Vec<Exit> {
-        let exit = |status: &ContainerStatus| {
-            let code = status.state.terminated.as_ref()?.exit_code;
-            (code != 0).then(|| Exit { container: status.name.clone(), code })
-        };
-        self.all_containers().filter_map(exit).collect()
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct ContainerStatus {
-    name: String,
-    restart_count: i64,
-    state: ContainerState,
-}
-
-impl ContainerStatus {
-    fn ended(&self) -> Option<Seconds> {
-        self.state.terminated.as_ref()?.finished_at.as_deref().and_then(seconds)
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ContainerState {
-    terminated: Option<Terminated>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct Terminated {
-    finished_at: Option<String>,
-    exit_code: i64,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Condition {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    pub(crate) status: String,
-    pub(crate) reason: String,
-    pub(crate) last_transition_time: Option<String>,
-    pub(crate) last_heartbeat_time: Option<String>,
-}
-
-pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
-    let PodText { mut metadata, spec, status } = serde_json::from_str(raw.get())?;
-    let ready = status.condition("Ready").filter(|ready| ready.status == "True");
-    let ready_since =
-        ready.map(|ready| ready.last_transition_time.as_deref().and_then(seconds).unwrap_or(0));
+pub(crate) fn pod(pod: types::Pod) -> Pod {
+    let types::Pod { mut metadata, spec, status } = pod;
     let number = |name: &str| metadata.annotations.get(name).and_then(|text| text.parse().ok());
     let deletion_cost = number("controller.kubernetes.io/pod-deletion-cost").unwrap_or(0);
     let completion_index = number("batch.kubernetes.io/job-completion-index");
@@ -355,27 +207,20 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
         counted: failures(IndexFailures::COUNTED),
         ignored: failures(IndexFailures::IGNORED),
     };
-    let scheduled = status.condition("PodScheduled").filter(|scheduled| scheduled.status == "True");
-    let bound = scheduled.and_then(|scheduled| scheduled.last_transition_time.as_deref());
-    let ended = status.containers_ended().or_else(|| status.became_unready());
-    let ended =
-        ended.or_else(|| metadata.deletion_requested()).unwrap_or_else(|| metadata.created());
-    let owner = metadata.controller();
+    let ready = condition(&status, "Ready");
+    let bound = since(condition(&status, "PodScheduled"), "True").flatten();
+    let ended = containers_ended(&status)
+        .or_else(|| since(ready, "False").flatten())
+        .or_else(|| deletion_requested(&metadata))
+        .unwrap_or_else(|| created(&metadata));
+    let owner = controller(&mut metadata);
     let of_job = owner.as_ref().is_some_and(|owner| owner.kind == "Job");
-    let mut pinned = None;
-    for term in spec.affinity.node_affinity.required.node_selector_terms {
-        for mut field in term.match_fields {
-            if field.key == "metadata.name" {
-                pinned = field.values.pop().or(pinned);
-            }
-        }
-    }
     let mut tolerations = spec.tolerations;
     tolerations.retain(|t| matches!(t.effect.as_str(), "" | "NoExecute"));
-    Ok(Pod {
-        created: metadata.created(),
-        bound: bound.and_then(seconds).unwrap_or_else(|| metadata.created()),
-        deleting: metadata.deleting(),
+    Pod {
+        created: created(&metadata),
+        bound: bound.unwrap_or_else(|| created(&metadata)),
+        deleting: deleting(&metadata),
         owner,
         revision: metadata.resource_version.parse().unwrap_or(0),
         namespace: metadata.namespace,
@@ -384,7 +229,7 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
         labels: metadata.labels,
         finalizers: metadata.finalizers,
         node: spec.node_name,
-        pinned,
+        pinned: pinned(spec.affinity.as_deref()),
         phase: match status.phase.as_str() {
             "Running" => Phase::Running,
             "Succeeded" => Phase::Succeeded,
@@ -392,25 +237,25 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
             "Unknown" => Phase::Unknown,
             _ => Phase::Pending,
         },
-        ready: ready_since,
-        ready_condition: status.condition("Ready").is_some(),
+        ready: since(ready, "True").map(|time| time.unwrap_or(0)),
+        ready_condition: ready.is_some(),
         restarts: status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0),
-        all_restarts: status.all_containers().map(|c| c.restart_count).sum(),
+        all_restarts: all_containers(&status).map(|c| i64::from(c.restart_count)).sum(),
         deletion_cost,
         completion_index,
         index_failures,
         tolerations,
-        disruption_target: status.condition("DisruptionTarget").is_some_and(|c| c.status == "True"),
+        disruption_target: since(condition(&status, "DisruptionTarget"), "True").is_some(),
         scheduling_gates: !spec.scheduling_gates.is_empty(),
         has_deadline: spec.active_deadline_seconds.is_some(),
         ended,
-        exits: if of_job { status.exits() } else { Vec::new() },
+        exits: if of_job { exits(&status) } else { Vec::new() },
         conditions: if of_job {
             status.conditions.into_iter().map(|c| (c.kind, c.status)).collect()
         } else {
             Vec::new()
         },
-    })
+    }
 }
 
 /// A node.
@@ -423,72 +268,38 @@ pub(crate) struct Node {
     pub(crate) deleting: Option<Seconds>,
     pub(crate) unschedulable: bool,
     pub(crate) taints: Vec<Taint>,
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<NodeCondition>,
 }
 
 impl Node {
-    pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
+    pub(crate) fn condition(&self, kind: &str) -> Option<&NodeCondition> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 }
 
-#[derive(Deserialize)]
-struct NodeText {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: NodeSpec,
-    #[serde(default)]
-    status: NodeStatus,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct NodeSpec {
-    unschedulable: bool,
-    taints: Vec<Taint>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct NodeStatus {
-    conditions: Vec<Condition>,
-}
-
-pub(crate) fn node(raw: &RawValue) -> Result<Node, serde_json::Error> {
-    let NodeText { metadata, spec, status } = serde_json::from_str(raw.get())?;
-    Ok(Node {
-        created: metadata.created(),
-        deleting: metadata.deleting(),
+pub(crate) fn node(node: types::Node) -> Node {
+    let types::Node { metadata, spec, status } = node;
+    Node {
+        created: created(&metadata),
+        deleting: deleting(&metadata),
         name: metadata.name,
         uid: metadata.uid,
         labels: metadata.labels,
         unschedulable: spec.unschedulable,
         taints: spec.taints,
         conditions: status.conditions,
-    })
+    }
 }
 
 /// The last renewal of a node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Lease {
-    pub(crate) renewed: String,
+    pub(crate) renewed: Option<MicroTime>,
 }
 
-#[derive(Deserialize)]
-struct LeaseText {
-    #[serde(default)]
-    spec: LeaseSpec,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct LeaseSpec {
-    renew_time: Option<String>,
-}
-
-pub(crate) fn lease(raw: &RawValue) -> Result<Lease, serde_json::Error> {
-    let text: LeaseText = serde_json::from_str(raw.get())?;
-    Ok(Lease { renewed: text.spec.renew_time.unwrap_or_default() })
+pub(crate) fn lease(lease: types::Lease) -> Lease {
+    let types::LeaseSpec { renew_time, .. } = lease.spec;
+    Lease { renewed: renew_time }
 }
 
 /// The time at which an event was last observed.
@@ -497,35 +308,21 @@ pub(crate) struct EventAge {
     pub(crate) last: Seconds,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct EventText {
-    metadata: Metadata,
-    #[serde(default)]
-    last_timestamp: Option<String>,
-    #[serde(default)]
-    series: Option<Series>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct Series {
-    last_observed_time: Option<String>,
-}
-
-pub(crate) fn event_age(raw: &RawValue) -> Result<EventAge, serde_json::Error> {
-    let event: EventText = serde_json::from_str(raw.get())?;
+pub(crate) fn event_age(event: types::Event) -> EventAge {
     let observed = event.series.and_then(|series| series.last_observed_time);
-    let times = [event.last_timestamp, observed, event.metadata.creation_timestamp];
-    let last = times.iter().flatten().filter_map(|text| seconds(text)).max();
-    Ok(EventAge { last: last.unwrap_or(0) })
+    let times = [event.last_timestamp, event.metadata.creation_timestamp];
+    let times = times.into_iter().flatten().map(Time::seconds);
+    EventAge { last: times.chain(observed.map(MicroTime::seconds)).max().unwrap_or(0) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-    use serde_json::value::to_raw_value;
+
+    fn read(object: &Value) -> Pod {
+        super::pod(serde_json::from_value(object.clone()).unwrap())
+    }
 
     #[test]
     fn pod_is_reduced_to_the_needed_fields() {
@@ -546,7 +343,7 @@ mod tests {
                     "lastTransitionTime": "1970-01-01T00:01:30Z"},
             ], "containerStatuses": [{"restartCount": 3}]},
         });
-        let pod = pod(&to_raw_value(&object).unwrap()).unwrap();
+        let pod = read(&object);
         assert_eq!(pod.bound, 90);
         assert_eq!((pod.created, pod.ready, pod.restarts, pod.revision), (60, Some(120), 3, 7));
         assert_eq!((pod.deletion_cost, pod.tolerations.len()), (-5, 1));
@@ -568,9 +365,9 @@ mod tests {
             for (key, value) in metadata.as_object().into_iter().flatten() {
                 object["metadata"][key] = value.clone();
             }
-            pod(&to_raw_value(&object).unwrap()).unwrap()
+            super::tests::read(&object)
         };
-        let exit = |name: &str, code: i64, at: &str| {
+        let exit = |name: &str, code: i32, at: &str| {
             json!({"name": name, "restartCount": 2, "state": {"terminated": {
                 "exitCode": code, "finishedAt": format!("1970-01-01T00:01:{at}Z"),
             }}})

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
 use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, ignore_not_found};
+use objects::types::Object;
 use scheduling::Settings;
 use scheduling::queue::BackoffConfig;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -192,13 +194,16 @@ fn start_informers(
     }
 }
 
-fn spawn_informer<T: Send + 'static>(
+fn spawn_informer<P, T>(
     informers: &mut JoinSet<InformerEnd>,
     kind: &'static str,
-    mut reflector: Reflector<T>,
+    mut reflector: Reflector<P, T>,
     sender: mpsc::Sender<InformerEvent>,
     wrap: impl Fn(client::Change<T>) -> InformerEvent + Send + 'static,
-) {
+) where
+    P: Object + DeserializeOwned + 'static,
+    T: Send + 'static,
+{
     let run = async move {
         let (mut failures, mut errors) = (0, ErrorLog::default());
         loop {

@@ -10,7 +10,9 @@ use serde_json::json;
 use tracing::info;
 
 use crate::context::{BY_NODE, ControllerContext};
-use crate::observe::{Node, Pod, Seconds, Taint, seconds};
+use objects::types::{Taint, Time};
+
+use crate::observe::{Node, Pod, Seconds};
 use crate::record::{Occurrence, Subject};
 use crate::workqueue::Reconcile;
 
@@ -44,7 +46,7 @@ fn leaves_at(pod: &Pod, taints: &[Taint], compare: bool, now: Seconds) -> Option
         if tolerating.is_empty() {
             return Some(now);
         }
-        let since = taint.time_added.as_deref().and_then(seconds).unwrap_or(now);
+        let since = taint.time_added.map_or(now, Time::seconds);
         let grace = tolerating.iter().filter_map(|t| t.toleration_seconds).min();
         if let Some(grace) = grace {
             let at = since.max(pod.bound).saturating_add(grace.max(0));
@@ -112,14 +114,15 @@ impl TaintEvictions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Toleration;
+    use objects::timestamp::Timestamp;
+    use objects::types::Toleration;
 
     #[test]
     fn pods_are_evicted_after_toleration_seconds() {
         let taint = |key: &str, effect: &str| Taint {
             key: key.to_owned(),
             effect: effect.to_owned(),
-            time_added: Some("1970-01-01T00:01:40Z".to_owned()),
+            time_added: Some(Time(Timestamp::new(100, 0))),
             ..Taint::default()
         };
         let tolerates = |key: &str, seconds: Option<i64>| Toleration {

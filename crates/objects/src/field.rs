@@ -36,6 +36,31 @@ impl FieldPath {
         FieldPath(fields.split('.').map(|f| Step::Field(f.to_owned())).collect())
     }
 
+    /// Parses the notation of the API: `spec.containers[0].resources.limits[cpu]`.
+    #[must_use]
+    pub fn parse(text: &str) -> FieldPath {
+        let mut steps = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            if let Some(inside) = rest.strip_prefix('[') {
+                let (key, after) = inside.split_once(']').unwrap_or((inside, ""));
+                steps.push(match key.parse() {
+                    Ok(index) => Step::Index(index),
+                    Err(_) => Step::Key(key.to_owned()),
+                });
+                rest = after;
+            } else {
+                rest = rest.strip_prefix('.').unwrap_or(rest);
+                let end = rest.find(['.', '[']).unwrap_or(rest.len());
+                if end > 0 {
+                    steps.push(Step::Field(rest[..end].to_owned()));
+                }
+                rest = &rest[end..];
+            }
+        }
+        FieldPath(steps)
+    }
+
     #[must_use]
     pub fn child(&self, field: &str) -> FieldPath {
         self.with(Step::Field(field.to_owned()))

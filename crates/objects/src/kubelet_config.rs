@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::feature_gates::FeatureGates;
-use crate::pod::{OsName, Untyped};
+use crate::pod::OsName;
 use crate::quantity::{Format, Quantity};
 use crate::resources::ResourceList;
 use crate::yaml::read::{At, Findings};
@@ -26,6 +26,9 @@ pub use read::read;
 
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 pub const KIND: &str = "KubeletConfiguration";
+
+/// Fields that are known and valid but not acted on.
+pub type Untyped = BTreeMap<String, serde_json::Value>;
 
 /// The options of the static CPU policy, as they are written.
 pub const CPU_POLICY_OPTIONS: [&str; 6] = [

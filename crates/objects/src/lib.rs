@@ -30,14 +30,15 @@ pub mod table;
 pub mod taint;
 pub mod timestamp;
 mod totals;
+pub mod types;
 pub mod workload;
 pub mod yaml;
 
 pub use feature_gates::{FeatureGates, Gate};
 pub use field::{FieldError, FieldPath};
 pub use kubelet_config::KubeletConfig;
-pub use pod::{Container, Pod, PodSpec, QosClass};
+pub use pod::QosClass;
 pub use quantity::{ParseQuantityError, Quantity};
-pub use resources::{ResourceList, ResourceRequirements};
+pub use resources::ResourceList;
 pub use workload::{Manifest, Workload};
 pub use yaml::YamlError;

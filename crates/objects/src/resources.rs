@@ -1,7 +1,7 @@
-//! Resource names, lists and requirements of containers.
+//! Resource names and lists.
 //!
-//! Main type: [`ResourceRequirements`]. The rules for names are upstream's: overcommittable,
-//! extended and huge-page resources. The capacity of a machine is not known here.
+//! Main type: [`ResourceList`]. The rules for names are upstream's: overcommittable, extended and
+//! huge-page resources. The capacity of a machine is not known here.
 
 use std::collections::BTreeMap;
 
@@ -14,31 +14,6 @@ pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
 /// Resource name → amount.
 pub type ResourceList = BTreeMap<String, Quantity>;
-
-/// A class resource (KEP-3008): a name that a runtime advertises, such as `k8s.io/rdt`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassResource(pub String);
-
-/// One of the classes of a [`ClassResource`].
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassName(pub String);
-
-/// An entry of `qosResources`: the requested class of one class resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClassRequest {
-    pub resource: ClassResource,
-    pub class: ClassName,
-}
-
-/// `resources` of a container or a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ResourceRequirements {
-    pub requests: ResourceList,
-    pub limits: ResourceList,
-    pub qos_resources: Vec<ClassRequest>,
-    /// Known fields that planning does not act on (`claims`).
-    pub untyped: BTreeMap<String, serde_json::Value>,
-}
 
 /// Reports whether a resource is huge pages, such as `hugepages-2Mi`.
 #[must_use]

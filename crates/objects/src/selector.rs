@@ -13,6 +13,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::types;
+
 mod fields;
 mod names;
 mod node;
@@ -231,24 +233,6 @@ pub enum LabelSelectorError {
     Shape(#[source] serde_json::Error),
 }
 
-/// The structure in objects.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Structured {
-    #[serde(default)]
-    match_labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
-    match_expressions: Option<Vec<StructuredExpression>>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct StructuredExpression {
-    pub(super) key: String,
-    pub(super) operator: String,
-    #[serde(default)]
-    pub(super) values: Option<Vec<String>>,
-}
-
 impl LabelSelector {
     #[must_use]
     pub fn new(mut requirements: Vec<Requirement>) -> LabelSelector {
@@ -267,7 +251,8 @@ impl LabelSelector {
 
     /// Reads `{matchLabels, matchExpressions}`.
     pub fn from_value(value: &Value) -> Result<LabelSelector, LabelSelectorError> {
-        Structured::deserialize(value).map_err(LabelSelectorError::Shape)?.try_into()
+        let read = types::LabelSelector::deserialize(value).map_err(LabelSelectorError::Shape)?;
+        LabelSelector::try_from(&read)
     }
 
     /// Parses the text of a `labelSelector=` query, such as `a=b,c in (d,e),!f`.
@@ -304,31 +289,25 @@ impl LabelSelector {
     }
 }
 
-impl TryFrom<Structured> for LabelSelector {
+impl TryFrom<&types::LabelSelector> for LabelSelector {
     type Error = LabelSelectorError;
 
-    fn try_from(structured: Structured) -> Result<LabelSelector, LabelSelectorError> {
+    fn try_from(selector: &types::LabelSelector) -> Result<LabelSelector, LabelSelectorError> {
         let mut requirements = Vec::new();
-        for (key, value) in structured.match_labels.unwrap_or_default() {
-            requirements.push(Requirement::new(&key, Operator::Equals, vec![value])?);
+        for (key, value) in &selector.match_labels {
+            requirements.push(Requirement::new(key, Operator::Equals, vec![value.clone()])?);
         }
-        for expression in structured.match_expressions.unwrap_or_default() {
+        for expression in &selector.match_expressions {
             let operator = match Operator::from_word(&expression.operator) {
                 None | Some(Operator::GreaterThan | Operator::LessThan) => {
-                    return Err(LabelSelectorError::Operator(expression.operator));
+                    return Err(LabelSelectorError::Operator(expression.operator.clone()));
                 }
                 Some(operator) => operator,
             };
-            let values = expression.values.unwrap_or_default();
+            let values = expression.values.clone();
             requirements.push(Requirement::new(&expression.key, operator, values)?);
         }
         Ok(LabelSelector::new(requirements))
-    }
-}
-
-impl<'de> Deserialize<'de> for LabelSelector {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<LabelSelector, D::Error> {
-        Structured::deserialize(from)?.try_into().map_err(serde::de::Error::custom)
     }
 }
 

@@ -3,6 +3,8 @@
 //! Generic over how texts are held, so that the scheduler can compare interned symbols and other callers
 //! borrowed texts. The effect of a taint on pods is for the callers to decide.
 
+use crate::types;
+
 /// The effect of a taint on pods that do not tolerate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Effect {
@@ -116,6 +118,16 @@ impl<T: PartialEq> Toleration<T> {
                 Test::Below(Some(bound)) => compare && taint.number.is_some_and(|n| n < *bound),
                 Test::Above(None) | Test::Below(None) | Test::Never => false,
             }
+    }
+}
+
+impl types::Toleration {
+    /// Reports whether the toleration covers the taint; see [`Toleration::tolerates`].
+    #[must_use]
+    pub fn tolerates(&self, taint: &types::Taint, compare: bool) -> bool {
+        let taint = Taint::new(&taint.key, &taint.value, &taint.effect, |text| text);
+        Toleration::new(&self.key, &self.operator, &self.value, &self.effect, |text| text)
+            .tolerates(&taint, compare)
     }
 }
 

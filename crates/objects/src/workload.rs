@@ -1,18 +1,24 @@
 //! Input of the planner: pods and the kinds that create pods.
 //!
 //! Main type: [`Workload`]; entry: [`read`], from a YAML or JSON text to workloads, or to every
-//! mistake in it with its place. Objects of other kinds are skipped and named. Defaults are set
-//! and everything is validated. The caller decides how many nodes a `DaemonSet` runs on.
+//! mistake in it with its place. Pods and templates are decoded, defaulted and validated as the API
+//! server does it. Objects of other kinds are skipped and named. The caller decides how many nodes a
+//! `DaemonSet` runs on.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use self::pod::Position;
+use crate::catalog;
 use crate::field::{FieldError, FieldPath};
-use crate::pod::{ObjectMeta, Pod, names, read as pod_read};
+use crate::rules::names;
+use crate::schema::{Schema, Shape, TypeId};
 use crate::suggest::nearest;
+use crate::types::Pod;
 use crate::yaml::read::{At, Findings, Object};
 use crate::yaml::{self, Mark, Node, Problem, YamlError};
+
+mod pod;
 
 /// A kind that is a pod or makes pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,23 +69,9 @@ impl WorkloadKind {
         }
     }
 
-    /// Field names of `spec`; a pod's are the pod reader's business.
-    fn spec_names(self) -> &'static [&'static str] {
-        match self {
-            WorkloadKind::Pod => &[],
-            WorkloadKind::Deployment => &[
-                "minReadySeconds",
-                "paused",
-                "progressDeadlineSeconds",
-                "replicas",
-                "revisionHistoryLimit",
-                "selector",
-                "strategy",
-                "template",
-            ],
-            WorkloadKind::ReplicaSet | WorkloadKind::ReplicationController => {
-                &["minReadySeconds", "replicas", "selector", "template"]
-            }
+    /// Returns the field names of `spec`: those of the schema, where the API server serves the kind.
+    fn spec_names(self) -> Vec<&'static str> {
+        let own: &[&str] = match self {
             WorkloadKind::StatefulSet => &[
                 "minReadySeconds",
                 "ordinals",
@@ -93,32 +85,9 @@ impl WorkloadKind {
                 "updateStrategy",
                 "volumeClaimTemplates",
             ],
-            WorkloadKind::DaemonSet => &[
-                "minReadySeconds",
-                "revisionHistoryLimit",
-                "selector",
-                "template",
-                "updateStrategy",
-            ],
-            WorkloadKind::Job => &[
-                "activeDeadlineSeconds",
-                "backoffLimit",
-                "backoffLimitPerIndex",
-                "completionMode",
-                "completions",
-                "managedBy",
-                "manualSelector",
-                "maxFailedIndexes",
-                "parallelism",
-                "podFailurePolicy",
-                "podReplacementPolicy",
-                "scheduling",
-                "selector",
-                "successPolicy",
-                "suspend",
-                "template",
-                "ttlSecondsAfterFinished",
-            ],
+            WorkloadKind::ReplicationController => {
+                &["minReadySeconds", "replicas", "selector", "template"]
+            }
             WorkloadKind::CronJob => &[
                 "concurrencyPolicy",
                 "failedJobsHistoryLimit",
@@ -129,6 +98,19 @@ impl WorkloadKind {
                 "suspend",
                 "timeZone",
             ],
+            served => return served.served_spec_names(),
+        };
+        own.to_vec()
+    }
+
+    fn served_spec_names(self) -> Vec<&'static str> {
+        let schema = Schema::served();
+        let resource = catalog::of_kind(self.api_version(), self.name());
+        let kind = resource.and_then(|resource| resource.type_id(schema));
+        let spec = kind.and_then(|id| schema.get(id).field("spec"));
+        match spec.map(|field| &field.shape) {
+            Some(Shape::Struct(id)) => field_names(*id),
+            _ => Vec::new(),
         }
     }
 }
@@ -295,40 +277,63 @@ impl Reading {
 
     fn workload(&mut self, document: &Node, object: &Object<'_>, kind: WorkloadKind) {
         let findings = &mut self.findings;
-        let before = findings.errors.len();
-        object.refuse_unknown(names::OBJECT, findings);
-        let mut problems = Vec::new();
-        let (metadata, made) = if kind == WorkloadKind::Pod {
-            let mut pod = pod_read::pod(object, findings);
-            pod.set_defaults();
-            problems.extend(pod.validate());
-            let metadata = pod.metadata.clone();
-            (metadata, Some(Made { replicas: Replicas::Count(1), first_ordinal: 0, pod }))
-        } else {
-            let metadata = object.field("metadata").map(|at| pod_read::metadata(&at, findings));
-            let metadata = metadata.unwrap_or_default();
-            problems.extend(metadata.validate());
-            (metadata, made(object, kind, &mut problems, findings))
-        };
-        // Complaints about what could not even be read would only repeat those of the reader.
-        let unread: HashSet<FieldPath> =
-            findings.errors[before..].iter().map(|error| error.path.clone()).collect();
         let prefix = object.at.path();
-        problems.retain(|problem| !unread.contains(&problem.path.under(&prefix)));
-        findings.locate(document, &prefix, problems);
+        let made = if kind == WorkloadKind::Pod {
+            let position = Position { document, prefix: &prefix };
+            let pod = pod::read(object.at.node, false, position, findings);
+            pod.map(|pod| Made { replicas: Replicas::Count(1), first_ordinal: 0, pod })
+        } else {
+            object.refuse_unknown(OBJECT, findings);
+            let metadata = object.field("metadata");
+            if let Some(metadata) = metadata.as_ref().and_then(|at| at.object(findings)) {
+                let names = Schema::served().find(METADATA).map(field_names).unwrap_or_default();
+                metadata.refuse_unknown(&names, findings);
+            }
+            let mut problems = name_problems(object);
+            let made = made(document, object, kind, &mut problems, findings);
+            findings.locate(document, &prefix, problems);
+            made
+        };
         let Some(Made { replicas, first_ordinal, pod }) = made else { return };
-        let ObjectMeta { name, generate_name, namespace, .. } = metadata;
-        let namespace = if namespace.is_empty() { "default".to_owned() } else { namespace };
+        let metadata = object.at.node.get("metadata");
+        let text = |field| metadata.and_then(|metadata| metadata.get_text(field));
+        let text = |field| text(field).filter(|text| !text.is_empty());
         self.manifest.workloads.push(Workload {
             kind,
-            name: if name.is_empty() { generate_name } else { name },
-            namespace,
+            name: text("name").or(text("generateName")).unwrap_or_default().to_owned(),
+            namespace: text("namespace").unwrap_or("default").to_owned(),
             replicas,
             first_ordinal,
             template: Arc::new(pod),
             mark: object.mark(),
         });
     }
+}
+
+const OBJECT: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
+const TEMPLATE: &[&str] = &["metadata", "spec"];
+const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+fn field_names(id: TypeId) -> Vec<&'static str> {
+    Schema::served().get(id).fields.iter().map(|field| field.name.as_str()).collect()
+}
+
+/// Returns the errors in the name and the namespace of a workload.
+fn name_problems(object: &Object<'_>) -> Vec<FieldError> {
+    let metadata = object.at.node.get("metadata");
+    let text = |field| metadata.and_then(|metadata| metadata.get_text(field)).unwrap_or_default();
+    let path = FieldPath::of("metadata");
+    if text("name").is_empty() && text("generateName").is_empty() {
+        let detail = "name or generateName is required";
+        return vec![FieldError::required(path.child("name"), detail)];
+    }
+    let check = |field: &'static str, check: fn(&str) -> names::Problems| {
+        let given = Some(text(field)).filter(|text| !text.is_empty());
+        let problems = given.map(check).unwrap_or_default().into_iter();
+        let invalid = |problem| FieldError::invalid(path.child(field), text(field), problem);
+        problems.map(invalid).collect::<Vec<_>>()
+    };
+    [check("name", names::dns_subdomain), check("namespace", names::dns_label)].concat()
 }
 
 /// The pods that a workload's `spec` creates.
@@ -339,6 +344,7 @@ struct Made {
 }
 
 fn made(
+    document: &Node,
     object: &Object<'_>,
     kind: WorkloadKind,
     problems: &mut Vec<FieldError>,
@@ -350,9 +356,9 @@ fn made(
         return None;
     };
     let spec = at.object(findings)?;
-    spec.refuse_unknown(kind.spec_names(), findings);
+    spec.refuse_unknown(&kind.spec_names(), findings);
     if kind != WorkloadKind::CronJob {
-        return templated(&spec, kind, &path, problems, findings);
+        return templated(document, &spec, kind, &path, problems, findings);
     }
     let suspended = suspended(&spec, findings);
     let path = path.child("jobTemplate");
@@ -361,18 +367,15 @@ fn made(
         return None;
     };
     let template = template.object(findings)?;
-    template.refuse_unknown(names::POD_TEMPLATE, findings);
-    if let Some(at) = template.field("metadata") {
-        pod_read::metadata(&at, findings);
-    }
+    template.refuse_unknown(TEMPLATE, findings);
     let path = path.child("spec");
     let Some(at) = template.field("spec") else {
         problems.push(FieldError::required(path, ""));
         return None;
     };
     let job = at.object(findings)?;
-    job.refuse_unknown(WorkloadKind::Job.spec_names(), findings);
-    let mut made = templated(&job, WorkloadKind::Job, &path, problems, findings)?;
+    job.refuse_unknown(&WorkloadKind::Job.spec_names(), findings);
+    let mut made = templated(document, &job, WorkloadKind::Job, &path, problems, findings)?;
     if suspended {
         made.replicas = Replicas::Count(0);
     }
@@ -381,6 +384,7 @@ fn made(
 
 /// The pods of a `spec` that has a pod template.
 fn templated(
+    document: &Node,
     spec: &Object<'_>,
     kind: WorkloadKind,
     path: &FieldPath,
@@ -401,16 +405,13 @@ fn templated(
             count(&ordinals, "start", findings)
         })
         .unwrap_or(0);
-    let path = path.child("template");
     let Some(template) = spec.field("template") else {
-        problems.push(FieldError::required(path, ""));
+        problems.push(FieldError::required(path.child("template"), ""));
         return None;
     };
-    let template = template.object(findings)?;
-    template.refuse_unknown(names::POD_TEMPLATE, findings);
-    let mut pod = pod_read::pod(&template, findings);
-    pod.set_defaults();
-    pod.spec.validate(&path.child("spec"), problems);
+    template.object(findings)?;
+    let position = Position { document, prefix: &template.path() };
+    let pod = pod::read(template.node, true, position, findings)?;
     Some(Made { replicas, first_ordinal, pod })
 }
 

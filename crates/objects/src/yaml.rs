@@ -135,24 +135,31 @@ impl Node {
         }
     }
 
+    /// Returns the position of the key of a field.
+    #[must_use]
+    pub fn mark_of_key(&self, key: &str) -> Option<Mark> {
+        self.entry(key).map(|entry| entry.mark)
+    }
+
+    /// Returns the value one step below this one.
+    #[must_use]
+    pub fn at(&self, step: &Step) -> Option<&Node> {
+        match (step, &self.value) {
+            (Step::Field(name) | Step::Key(name), Value::Map(_)) => self.get(name),
+            (Step::Index(index), Value::List(items)) => items.get(*index),
+            _ => None,
+        }
+    }
+
     /// Returns the position of the value at `path`, or of its nearest parent that is in the text.
     #[must_use]
     pub fn locate(&self, path: &FieldPath) -> Mark {
-        let (mut node, mut mark) = (self, self.mark);
+        let mut node = self;
         for step in path.steps() {
-            let next = match (step, &node.value) {
-                (Step::Field(name) | Step::Key(name), Value::Map(_)) => {
-                    node.entry(name).map(|entry| (&entry.value, entry.value.mark))
-                }
-                (Step::Index(index), Value::List(items)) => {
-                    items.get(*index).map(|item| (item, item.mark))
-                }
-                _ => None,
-            };
-            let Some(next) = next else { break };
-            (node, mark) = next;
+            let Some(next) = node.at(step) else { break };
+            node = next;
         }
-        mark
+        node.mark
     }
 
     /// Describes the type of this value for people.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use objects::Pod;
+use objects::types::Pod;
 use placement::configured::{Capacity, Configured, total_memory};
 use placement::demand::{Demand, PodUid};
 use placement::plan::{ContainerPlacement, Placement};

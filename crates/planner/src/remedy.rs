@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use objects::pod::Container;
-use objects::{Pod, Quantity, resources};
+use objects::types::{Container, Pod};
+use objects::{Quantity, resources};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
 use placement::configured::{Capacity, Configured};
 use placement::demand::{PodUid, QosClass};

@@ -19,7 +19,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use objects::Workload;
-use objects::pod::{OsName, Pod};
+use objects::pod::OsName;
+use objects::types::Pod;
 use objects::workload::Replicas;
 use placement::configured::{Capacity, Configured};
 use placement::demand::{Demand, PodUid};
@@ -668,15 +669,14 @@ impl Class {
     /// Returns the class of a defaulted pod.
     #[must_use]
     pub fn of(pod: &Pod) -> Class {
-        let os = match pod.spec.os {
-            Some(os) => Some((os, true)),
-            None => pod.spec.wanted_os().map(|os| (os, false)),
-        };
+        let declared = pod.spec.declared_os();
+        let os = pod.spec.required_os().map(|os| (os, declared.is_some()));
+        let node_name = Some(&pod.spec.node_name).filter(|name| !name.is_empty());
         Class {
             demand: Demand::new(&PodUid::new(""), &pod.spec.resources()),
             need: Capacity::of(pod),
             os,
-            node_name: pod.spec.node_name.clone(),
+            node_name: node_name.cloned(),
         }
     }
 }

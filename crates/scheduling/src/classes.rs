@@ -8,10 +8,10 @@
 
 use objects::pod::Role;
 use objects::pod::resources::peak;
+use objects::types;
 use smallvec::SmallVec;
 
 use crate::interner::{Interner, Symbol};
-use crate::object;
 
 /// A class of a class resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,7 +44,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    fn new(resources: &[object::ClassResource], symbols: &mut Interner) -> Offer {
+    fn new(resources: &[types::QOSResourceInfo], symbols: &mut Interner) -> Offer {
         let mut classes = Vec::new();
         let mut names = Vec::new();
         for offered in resources {
@@ -52,7 +52,8 @@ impl Offer {
             names.push(resource);
             for class in &offered.classes {
                 let class_name = symbols.intern(&class.name);
-                classes.push((Class { resource, class: class_name }, class.capacity));
+                let capacity = u64::try_from(class.capacity).unwrap_or(0);
+                classes.push((Class { resource, class: class_name }, capacity));
             }
         }
         Offer { resources: names.into(), classes: classes.into() }
@@ -68,10 +69,14 @@ impl Offer {
 }
 
 impl NodeClasses {
-    pub(crate) fn new(classes: &object::NodeClasses, symbols: &mut Interner) -> NodeClasses {
+    pub(crate) fn new(
+        classes: Option<&types::QOSResourceStatus>,
+        symbols: &mut Interner,
+    ) -> NodeClasses {
+        let Some(classes) = classes else { return NodeClasses::default() };
         NodeClasses {
-            pod: Offer::new(&classes.pod, symbols),
-            container: Offer::new(&classes.container, symbols),
+            pod: Offer::new(&classes.pod_qos_resources, symbols),
+            container: Offer::new(&classes.container_qos_resources, symbols),
         }
     }
 
@@ -97,12 +102,12 @@ pub(crate) struct ClassDemand {
 pub(crate) type Needs = SmallVec<[(Class, u32); 4]>;
 
 impl ClassDemand {
-    pub(crate) fn new(spec: &object::PodSpec, symbols: &mut Interner) -> ClassDemand {
-        let mut class = |entry: &object::ClassEntry| Class {
+    pub(crate) fn new(spec: &types::PodSpec, symbols: &mut Interner) -> ClassDemand {
+        let mut class = |entry: &types::QOSResourceRequest| Class {
             resource: symbols.intern(official(&entry.name)),
             class: symbols.intern(&entry.class),
         };
-        let mut named = |c: &object::Container| -> Vec<Class> {
+        let mut named = |c: &types::Container| -> Vec<Class> {
             c.resources.qos_resources.iter().map(&mut class).collect()
         };
         let users: Vec<(Role, Vec<Class>)> =

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use objects::selector::LabelSelector;
+use objects::types;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -17,7 +17,7 @@ use crate::interner::{Interner, Symbol};
 use crate::labels::Selector;
 use crate::machine::{Machine, MachineView};
 use crate::node::{NodeState, NodeView, Occupancy};
-use crate::object::{NodeObject, OtherObject, PodObject};
+use crate::object::{Controller, PersistentVolume, PersistentVolumeClaim, StorageClass};
 use crate::shape::PodShape;
 use crate::shape_index::{ShapeId, ShapeIndex};
 use crate::taints::{self, Taint};
@@ -129,7 +129,7 @@ impl Cluster {
         let known = WellKnownSymbols {
             hostname: symbols.intern("kubernetes.io/hostname"),
             unschedulable: taints::unschedulable(&mut symbols),
-            everything: Selector::new(Some(&LabelSelector::default()), &mut symbols),
+            everything: Selector::everything(),
         };
         Cluster {
             known,
@@ -265,7 +265,7 @@ impl Cluster {
         self.apply_node_object(&read("Node", node)?)
     }
 
-    pub fn apply_node_object(&mut self, node: &NodeObject) -> Result<(), ObjectError> {
+    pub fn apply_node_object(&mut self, node: &types::Node) -> Result<(), ObjectError> {
         if node.metadata.name.is_empty() {
             return Err(ObjectError::Nameless { kind: "Node" });
         }
@@ -405,7 +405,7 @@ impl Cluster {
         self.apply_pod_object(&read("Pod", pod)?)
     }
 
-    pub fn apply_pod_object(&mut self, pod: &PodObject) -> Result<(), ObjectError> {
+    pub fn apply_pod_object(&mut self, pod: &types::Pod) -> Result<(), ObjectError> {
         if pod.metadata.name.is_empty() {
             return Err(ObjectError::Nameless { kind: "Pod" });
         }
@@ -433,7 +433,7 @@ impl Cluster {
         }
         let ending = pod.metadata.deletion_timestamp.is_some();
         let shape = PodShape::new(pod, &mut self.symbols);
-        let started = pod.status.start_time.as_deref().and_then(time::parse);
+        let started = pod.status.start_time.map(|time| time.seconds() * 1000);
         let gates = pod.spec.scheduling_gates.iter().map(|g| g.name.as_str().into()).collect();
         let preempted = ending && is_preempted(pod);
         // Most updates of a running pod do not matter to scheduling and must be cheap.
@@ -620,17 +620,17 @@ impl Cluster {
     }
 }
 
-fn is_preempted(pod: &PodObject) -> bool {
+fn is_preempted(pod: &types::Pod) -> bool {
     let target = pod.status.conditions.iter().find(|c| c.kind == "DisruptionTarget");
     target.is_some_and(|c| c.status == "True" && c.reason == "PreemptionByScheduler")
 }
 
 macro_rules! others {
-    ($($(#[$doc:meta])* $apply:ident, $kind:literal, $owner:ident;)*) => {
+    ($($(#[$doc:meta])* $apply:ident, $type:ty, $kind:literal, $owner:ident;)*) => {
         /// Other objects that scheduling uses. Each function adds or updates an object.
         impl Cluster {
             $($(#[$doc])* pub fn $apply(&mut self, object: &Value) -> Result<(), ObjectError> {
-                let object: OtherObject = read($kind, object)?;
+                let object: $type = read($kind, object)?;
                 if object.metadata.name.is_empty() {
                     return Err(ObjectError::Nameless { kind: $kind });
                 }
@@ -642,16 +642,16 @@ macro_rules! others {
 }
 
 others! {
-    apply_namespace, "Namespace", workloads;
-    apply_service, "Service", workloads;
+    apply_namespace, types::Namespace, "Namespace", workloads;
+    apply_service, types::Service, "Service", workloads;
     /// A PodDisruptionBudget.
-    apply_budget, "PodDisruptionBudget", workloads;
+    apply_budget, types::PodDisruptionBudget, "PodDisruptionBudget", workloads;
     /// A PersistentVolume.
-    apply_volume, "PersistentVolume", volumes;
+    apply_volume, PersistentVolume, "PersistentVolume", volumes;
     /// A PersistentVolumeClaim.
-    apply_claim, "PersistentVolumeClaim", volumes;
+    apply_claim, PersistentVolumeClaim, "PersistentVolumeClaim", volumes;
     /// A StorageClass.
-    apply_class, "StorageClass", volumes;
+    apply_class, StorageClass, "StorageClass", volumes;
 }
 
 impl Cluster {
@@ -661,7 +661,7 @@ impl Cluster {
         kind: &'static str,
         object: &Value,
     ) -> Result<(), ObjectError> {
-        let object: OtherObject = read(kind, object)?;
+        let object: Controller = read(kind, object)?;
         self.workloads.apply_controller(kind, &object, &mut self.symbols);
         Ok(())
     }

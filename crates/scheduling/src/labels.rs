@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 
 use objects::selector::{
-    LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, Requirement,
+    LabelSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, Requirement,
 };
+use objects::types;
 
 use crate::interner::{Interner, Symbol};
 
@@ -90,11 +91,18 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    pub(crate) fn new(selector: Option<&LabelSelector>, symbols: &mut Interner) -> Selector {
-        let needs = |s: &LabelSelector| {
+    /// A malformed selector selects nothing, like an absent one.
+    pub(crate) fn new(selector: Option<&types::LabelSelector>, symbols: &mut Interner) -> Selector {
+        let selector = selector.and_then(|selector| LabelSelector::try_from(selector).ok());
+        let needs = |s: LabelSelector| {
             s.requirements().iter().map(|r| LabelCondition::new(r, symbols)).collect::<Box<[_]>>()
         };
         Selector { needs: selector.map(needs) }
+    }
+
+    /// Returns the selector of all objects.
+    pub(crate) fn everything() -> Selector {
+        Selector { needs: Some(Box::default()) }
     }
 
     /// Returns the selector with these labels required too.
@@ -149,7 +157,8 @@ pub(crate) struct NodeTerm {
 }
 
 impl NodeTerm {
-    pub(crate) fn new(term: &NodeSelectorTerm, symbols: &mut Interner) -> NodeTerm {
+    pub(crate) fn new(term: &types::NodeSelectorTerm, symbols: &mut Interner) -> NodeTerm {
+        let term = NodeSelectorTerm::from(term);
         let malformed = |r: &NodeSelectorRequirement| r.requirement().is_none();
         let names = term.fields.iter().filter_map(NodeSelectorRequirement::requirement);
         let names = names.filter_map(|r| {
@@ -186,8 +195,8 @@ impl NodeTerm {
 pub(crate) struct NodeTerms(pub(crate) Box<[NodeTerm]>);
 
 impl NodeTerms {
-    pub(crate) fn new(selector: &NodeSelector, symbols: &mut Interner) -> NodeTerms {
-        NodeTerms(selector.terms.iter().map(|t| NodeTerm::new(t, symbols)).collect())
+    pub(crate) fn new(selector: &types::NodeSelector, symbols: &mut Interner) -> NodeTerms {
+        NodeTerms(selector.node_selector_terms.iter().map(|t| NodeTerm::new(t, symbols)).collect())
     }
 
     pub(crate) fn match_any(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {

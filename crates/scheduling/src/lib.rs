@@ -36,7 +36,6 @@ mod workloads;
 
 pub use cluster::{Cluster, ObjectError};
 pub use machine::MachineView;
-pub use object::{NodeObject, PodObject};
 /// The machine report of a node; see [`MachineView::parse`].
 pub use placement::report::{ANNOTATIONS, ReportError};
 pub use profile::{ProfileError, Search, Settings};

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use objects::types;
 use smallvec::SmallVec;
 
 use crate::classes::{ClassUse, NodeClasses};
@@ -12,7 +13,6 @@ use crate::cluster::PodId;
 use crate::interner::{Interner, Symbol};
 use crate::labels::Labels;
 use crate::machine::Machine;
-use crate::object::NodeObject;
 use crate::resources::ResourceVector;
 use crate::shape::{self, HostPort, PodShape};
 use crate::taints::{self, Taint};
@@ -33,7 +33,7 @@ pub(crate) struct NodeView {
 }
 
 impl NodeView {
-    pub(crate) fn new(node: &NodeObject, symbols: &mut Interner) -> NodeView {
+    pub(crate) fn new(node: &types::Node, symbols: &mut Interner) -> NodeView {
         let mut names = std::collections::HashSet::new();
         let images = node
             .status
@@ -52,7 +52,7 @@ impl NodeView {
                 .map(|(name, size)| (symbols.intern(name), size.max(0)))
                 .collect(),
             features: node.status.declared_features.iter().map(|f| f.as_str().into()).collect(),
-            classes: Arc::new(NodeClasses::new(&node.status.qos_resources, symbols)),
+            classes: Arc::new(NodeClasses::new(node.status.qos_resources.as_deref(), symbols)),
         }
     }
 }

@@ -4,14 +4,14 @@
 //! `kubescheduler.config.k8s.io/v1` configuration (`plugins` and `pluginConfig`). Arguments of
 //! unknown plugins are ignored.
 
-use objects::selector::NodeSelector;
-use serde::{Deserialize, Deserializer};
+use objects::types;
+use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerm, NodeTerms};
-use crate::object;
+use crate::object::objects;
 use crate::resources::Resource;
 use crate::shape::{self, Spread};
 use crate::verdict::Plugin;
@@ -242,13 +242,10 @@ impl Profile {
             }
             Plugin::NodeAffinity => {
                 let args = NodeAffinityArgs::deserialize(args).map_err(unreadable)?;
-                let added: object::NodeAffinity = args.added_affinity;
-                let terms = |selector: &NodeSelector| NodeTerms::new(selector, symbols);
-                self.added_required = added.required.as_ref().map(terms);
-                let preferred = added.preferred.iter();
-                self.added_preferred = preferred
-                    .map(|t| (shape::weight(t.weight), NodeTerm::new(&t.preference, symbols)))
-                    .collect();
+                let added = args.added_affinity.as_ref();
+                let (required, preferred) = shape::node_terms(added, symbols);
+                self.added_required = required;
+                self.added_preferred = preferred.into();
             }
             Plugin::PodTopologySpread => {
                 let args = SpreadArgs::deserialize(args).map_err(unreadable)?;
@@ -348,23 +345,7 @@ fn bounded(weight: i64) -> i64 {
     weight.clamp(0, i64::from(i32::MAX))
 }
 
-fn maybe<'de, D, T>(from: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(from)?.unwrap_or_default())
-}
-
-macro_rules! arguments {
-    ($(struct $name:ident { $($(#[$attr:meta])* $field:ident: $type:ty,)* })*) => {$(
-        #[derive(Debug, Default, Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct $name { $($(#[$attr])* #[serde(default, deserialize_with = "maybe")] $field: $type,)* }
-    )*};
-}
-
-arguments! {
+objects! {
     struct RawProfile {
         plugins: RawPlugins,
         plugin_config: Vec<RawConfig>,
@@ -422,11 +403,11 @@ arguments! {
         ignore_preferred_terms_of_existing_pods: bool,
     }
     struct NodeAffinityArgs {
-        added_affinity: object::NodeAffinity,
+        added_affinity: Option<types::NodeAffinity>,
     }
     struct SpreadArgs {
         defaulting_type: String,
-        default_constraints: Vec<object::SpreadConstraint>,
+        default_constraints: Vec<types::TopologySpreadConstraint>,
     }
     struct PreemptionArgs {
         min_candidate_nodes_percentage: Option<usize>,

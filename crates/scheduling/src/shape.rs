@@ -4,15 +4,17 @@
 //! hundred shapes and small entries that point to them, and results for one pod of a shape hold for
 //! the next. A pod's name, node and age are not part of its shape.
 
+use std::collections::BTreeMap;
+
+use objects::ResourceList;
 use objects::pod::resources::peak;
 use objects::resources::{self, is_pod_level};
-use objects::selector::LabelSelector;
+use objects::types;
 use placement::demand::{Demand, PodUid, QosClass};
 
 use crate::classes::ClassDemand;
 use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerm, NodeTerms, Selector};
-use crate::object::{self, PodObject};
 use crate::resources::{Resource, ResourceVector};
 use crate::taints::{self, Toleration};
 use crate::volumes::VolumeDemand;
@@ -112,7 +114,7 @@ impl MachineDemand {
 }
 
 impl PodShape {
-    pub(crate) fn new(pod: &PodObject, symbols: &mut Interner) -> PodShape {
+    pub(crate) fn new(pod: &types::Pod, symbols: &mut Interner) -> PodShape {
         let spec = &pod.spec;
         let namespace = symbols.intern(&pod.metadata.namespace);
         let labels = Labels::new(&pod.metadata.labels, symbols);
@@ -122,46 +124,29 @@ impl PodShape {
             requests(CountingMode { missing_count: true, pod_level: true }),
             requests(CountingMode { missing_count: true, pod_level: false }),
         );
-        let affinity = &spec.affinity;
-        let mut term = |t: &object::PodTerm| PodTerm::new(t, namespace, &labels, symbols);
-        let required = |terms: &[object::PodTerm],
-                        term: &mut dyn FnMut(&object::PodTerm) -> PodTerm| {
-            terms.iter().map(term).collect::<Box<[_]>>()
-        };
-        let preferred =
-            |terms: &[object::PreferredPodTerm],
-             term: &mut dyn FnMut(&object::PodTerm) -> PodTerm| {
-                let weighted =
-                    |t: &object::PreferredPodTerm| (weight(t.weight), term(&t.pod_affinity_term));
-                terms.iter().map(weighted).collect::<Box<[_]>>()
-            };
-        let own_affinity = required(&affinity.pod_affinity.required, &mut term);
-        let anti_affinity = required(&affinity.pod_anti_affinity.required, &mut term);
-        let preferred_affinity = preferred(&affinity.pod_affinity.preferred, &mut term);
-        let preferred_anti_affinity = preferred(&affinity.pod_anti_affinity.preferred, &mut term);
+        let affinity = spec.affinity.as_deref();
+        let node_affinity = affinity.and_then(|affinity| affinity.node_affinity.as_deref());
+        let pod_affinity = affinity.and_then(|affinity| affinity.pod_affinity.as_deref());
+        let pod_anti_affinity = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_deref());
+        let (own_affinity, preferred_affinity) =
+            pod_terms(pod_affinity, namespace, &labels, symbols);
+        let (anti_affinity, preferred_anti_affinity) =
+            pod_terms(pod_anti_affinity, namespace, &labels, symbols);
+        let (node_required, node_preferred) = node_terms(node_affinity, symbols);
         let spread = spec.topology_spread_constraints.iter();
         let spread = spread.map(|c| Spread::new(c, &labels, symbols)).collect();
-        let owner = pod.metadata.owner_references.iter().find(|o| o.controller);
+        let owner = pod.metadata.owner_references.iter().find(|o| o.controller == Some(true));
         PodShape {
             namespace,
-            priority: spec.priority,
-            preempts: spec.preemption_policy != "Never",
+            priority: spec.priority.unwrap_or(0),
+            preempts: spec.preemption_policy.as_deref() != Some("Never"),
             requests: true_requests,
             scored,
             scored_as_new,
             tolerations: spec.tolerations.iter().map(|t| taints::toleration(t, symbols)).collect(),
-            node_selector: pairs(&spec.node_selector, symbols),
-            node_required: affinity
-                .node_affinity
-                .required
-                .as_ref()
-                .map(|terms| NodeTerms::new(terms, symbols)),
-            node_preferred: affinity
-                .node_affinity
-                .preferred
-                .iter()
-                .map(|t| (weight(t.weight), NodeTerm::new(&t.preference, symbols)))
-                .collect(),
+            node_selector: pairs(&spec.node_selector, symbols).into(),
+            node_required,
+            node_preferred,
             affinity: own_affinity,
             anti_affinity,
             preferred_affinity,
@@ -187,12 +172,49 @@ impl PodShape {
     }
 }
 
+type WeightedPodTerms = Box<[(i64, PodTerm)]>;
+type WeightedNodeTerms = Box<[(i64, NodeTerm)]>;
+
+/// Returns the required and the preferred terms of a pod affinity or anti-affinity.
+fn pod_terms(
+    affinity: Option<&types::PodAffinity>,
+    namespace: Symbol,
+    labels: &Labels,
+    symbols: &mut Interner,
+) -> (Box<[PodTerm]>, WeightedPodTerms) {
+    let Some(affinity) = affinity else { return (Box::default(), Box::default()) };
+    let mut term = |term: &types::PodAffinityTerm| PodTerm::new(term, namespace, labels, symbols);
+    let required = affinity.required_during_scheduling_ignored_during_execution.iter();
+    let required = required.map(&mut term).collect();
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter();
+    let preferred = preferred.map(|t| (weight(t.weight.into()), term(&t.pod_affinity_term)));
+    (required, preferred.collect())
+}
+
+/// Returns the required and the preferred terms of a node affinity.
+pub(crate) fn node_terms(
+    affinity: Option<&types::NodeAffinity>,
+    symbols: &mut Interner,
+) -> (Option<NodeTerms>, WeightedNodeTerms) {
+    let Some(affinity) = affinity else { return (None, Box::default()) };
+    let required = affinity.required_during_scheduling_ignored_during_execution.as_deref();
+    let required = required.map(|selector| NodeTerms::new(selector, symbols));
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter();
+    let preferred =
+        preferred.map(|t| (weight(t.weight.into()), NodeTerm::new(&t.preference, symbols)));
+    (required, preferred.collect())
+}
+
 /// Bounds the weight of a preference as validation does, so that sums do not overflow.
 pub(crate) fn weight(given: i64) -> i64 {
     given.clamp(-100, 100)
 }
 
-fn pairs(labels: &object::StringMap, symbols: &mut Interner) -> Box<[(Symbol, Symbol)]> {
+/// Interns labels.
+pub(crate) fn pairs(
+    labels: &BTreeMap<String, String>,
+    symbols: &mut Interner,
+) -> Vec<(Symbol, Symbol)> {
     labels.iter().map(|(k, v)| (symbols.intern(k), symbols.intern(v))).collect()
 }
 
@@ -207,7 +229,7 @@ fn own_values(keys: &[String], labels: &Labels, symbols: &mut Interner) -> Vec<(
 
 impl PodTerm {
     fn new(
-        term: &object::PodTerm,
+        term: &types::PodAffinityTerm,
         own_namespace: Symbol,
         labels: &Labels,
         symbols: &mut Interner,
@@ -223,9 +245,9 @@ impl PodTerm {
         let same = own_values(&term.match_label_keys, labels, symbols);
         let other = own_values(&term.mismatch_label_keys, labels, symbols);
         let namespace_selector =
-            term.namespace_selector.as_ref().map(|s| Selector::new(Some(s), symbols));
+            term.namespace_selector.as_deref().map(|s| Selector::new(Some(s), symbols));
         PodTerm {
-            selector: Selector::new(term.label_selector.as_ref(), symbols)
+            selector: Selector::new(term.label_selector.as_deref(), symbols)
                 .and_labels(&same)
                 .and_not_labels(&other),
             namespaces,
@@ -237,19 +259,20 @@ impl PodTerm {
 
 impl Spread {
     pub(crate) fn new(
-        constraint: &object::SpreadConstraint,
+        constraint: &types::TopologySpreadConstraint,
         labels: &Labels,
         symbols: &mut Interner,
     ) -> Spread {
         let same = own_values(&constraint.match_label_keys, labels, symbols);
         Spread {
             key: symbols.intern(&constraint.topology_key),
-            max_skew: constraint.max_skew.clamp(0, i64::from(i32::MAX)),
+            max_skew: constraint.max_skew.max(0).into(),
             hard: constraint.when_unsatisfiable != "ScheduleAnyway",
-            selector: Selector::new(constraint.label_selector.as_ref(), symbols).and_labels(&same),
-            min_domains: constraint.min_domains.unwrap_or(1),
-            honor_affinity: constraint.node_affinity_policy != "Ignore",
-            honor_taints: constraint.node_taints_policy == "Honor",
+            selector: Selector::new(constraint.label_selector.as_deref(), symbols)
+                .and_labels(&same),
+            min_domains: constraint.min_domains.unwrap_or(1).into(),
+            honor_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+            honor_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
         }
     }
 
@@ -260,12 +283,11 @@ impl Spread {
         hard: bool,
         symbols: &mut Interner,
     ) -> Spread {
-        let everything = LabelSelector::default();
         Spread {
             key: symbols.intern(key),
             max_skew,
             hard,
-            selector: Selector::new(Some(&everything), symbols),
+            selector: Selector::everything(),
             min_domains: 1,
             honor_affinity: true,
             honor_taints: false,
@@ -292,11 +314,11 @@ enum ResourceSource {
 
 /// Returns the amount of a container from this source, if it counts.
 fn requests_of<'a>(
-    container: &'a object::Container,
-    pod: &'a PodObject,
+    container: &'a types::Container,
+    pod: &'a types::Pod,
     source: ResourceSource,
     infeasible: bool,
-) -> Option<&'a object::ResourceList> {
+) -> Option<&'a ResourceList> {
     let wanted = Some(&container.resources.requests);
     if source == ResourceSource::Wanted {
         return wanted;
@@ -305,7 +327,7 @@ fn requests_of<'a>(
     let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
     let reported = statuses.find(|s| s.name == container.name);
     let allocated = reported.map(|s| &s.allocated_resources).filter(|list| !list.is_empty());
-    let actual = reported.and_then(|s| s.resources.as_ref()).map(|r| &r.requests);
+    let actual = reported.and_then(|s| s.resources.as_deref()).map(|r| &r.requests);
     let actual = actual.filter(|list| source == ResourceSource::Actual && !list.is_empty());
     // What a node cannot do does not count.
     actual.or(allocated).or(wanted.filter(|_| !infeasible))
@@ -313,7 +335,7 @@ fn requests_of<'a>(
 
 /// Returns the total of a pod's containers from this source.
 fn of_containers(
-    pod: &PodObject,
+    pod: &types::Pod,
     how: CountingMode,
     source: ResourceSource,
     infeasible: bool,
@@ -321,7 +343,7 @@ fn of_containers(
 ) -> ResourceVector {
     let missing = |name| counts_missing(pod, how, name);
     let missing = (missing(resources::CPU), missing(resources::MEMORY));
-    let mut of = |container: &object::Container| {
+    let mut of = |container: &types::Container| {
         let list = requests_of(container, pod, source, infeasible);
         let mut amounts = list.map(|list| read(list, symbols)).unwrap_or_default();
         let lacks = |name| !list.is_some_and(|list| list.contains_key(name));
@@ -336,7 +358,7 @@ fn of_containers(
     peak(pod.spec.containers().map(|(role, container)| (role, of(container))))
 }
 
-fn requests(pod: &PodObject, how: CountingMode, symbols: &mut Interner) -> ResourceVector {
+fn requests(pod: &types::Pod, how: CountingMode, symbols: &mut Interner) -> ResourceVector {
     let spec = &pod.spec;
     let resize = pod.status.conditions.iter().find(|c| c.kind == "PodResizePending");
     let infeasible = resize.is_some_and(|c| c.reason == "Infeasible");
@@ -370,7 +392,7 @@ fn requests(pod: &PodObject, how: CountingMode, symbols: &mut Interner) -> Resou
 
 /// Returns true if a container without a request counts with a small default. Where the pod as a whole
 /// has requests, only a resource that is not asked for anywhere is missing.
-fn counts_missing(pod: &PodObject, how: CountingMode, name: &str) -> bool {
+fn counts_missing(pod: &types::Pod, how: CountingMode, name: &str) -> bool {
     let spec = &pod.spec;
     let pod_level = spec.resources.as_ref().filter(|_| how.pod_level).map(|r| &r.requests);
     let asked_for = || {
@@ -386,7 +408,7 @@ fn counts_missing(pod: &PodObject, how: CountingMode, name: &str) -> bool {
 }
 
 /// The counted resources of a list.
-pub(crate) fn read(list: &object::ResourceList, symbols: &mut Interner) -> ResourceVector {
+pub(crate) fn read(list: &ResourceList, symbols: &mut Interner) -> ResourceVector {
     let mut amounts = ResourceVector::default();
     for (name, quantity) in list {
         if let Some(resource) = Resource::new(name, symbols) {
@@ -396,7 +418,7 @@ pub(crate) fn read(list: &object::ResourceList, symbols: &mut Interner) -> Resou
     amounts
 }
 
-fn ports(spec: &object::PodSpec, symbols: &mut Interner) -> Box<[HostPort]> {
+fn ports(spec: &types::PodSpec, symbols: &mut Interner) -> Box<[HostPort]> {
     let sidecars = spec.init_containers.iter().filter(|c| c.is_sidecar());
     let ports = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
     ports
@@ -412,7 +434,7 @@ fn ports(spec: &object::PodSpec, symbols: &mut Interner) -> Box<[HostPort]> {
         .collect()
 }
 
-fn images(spec: &object::PodSpec, symbols: &mut Interner) -> Box<[Symbol]> {
+fn images(spec: &types::PodSpec, symbols: &mut Interner) -> Box<[Symbol]> {
     let containers = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.image);
     let volumes = spec.volumes.iter().filter_map(|v| Some(&v.image.as_ref()?.reference));
     containers.chain(volumes).map(|name| symbols.intern(&with_tag(name))).collect()
@@ -425,7 +447,7 @@ fn with_tag(name: &str) -> String {
 }
 
 /// Features that a node must have declared for this pod to work there.
-fn features(spec: &object::PodSpec) -> Box<[&'static str]> {
+fn features(spec: &types::PodSpec) -> Box<[&'static str]> {
     let mut features = Vec::new();
     let containers = || spec.containers.iter().chain(&spec.init_containers);
     if containers()
@@ -439,10 +461,10 @@ fn features(spec: &object::PodSpec) -> Box<[&'static str]> {
     features.into()
 }
 
-fn machine_demand(pod: &PodObject) -> Option<MachineDemand> {
+fn machine_demand(pod: &types::Pod) -> Option<MachineDemand> {
     let spec = &pod.spec;
     // Almost no pod sets limits for everything; asking first is cheap.
-    let limited = |c: &object::Container| !c.resources.limits.is_empty();
+    let limited = |c: &types::Container| !c.resources.limits.is_empty();
     if spec.resources.is_none() && !spec.containers.iter().all(limited) {
         return None;
     }

@@ -5,9 +5,9 @@
 
 use objects::taint;
 pub(crate) use objects::taint::Effect;
+use objects::types;
 
 use crate::interner::{Interner, Symbol};
-use crate::object;
 
 pub(crate) type Taint = taint::Taint<Symbol>;
 pub(crate) type Toleration = taint::Toleration<Symbol>;
@@ -15,7 +15,7 @@ pub(crate) type Toleration = taint::Toleration<Symbol>;
 /// The key of the taint that an unschedulable node has in effect.
 pub(crate) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-pub(crate) fn taint(taint: &object::Taint, symbols: &mut Interner) -> Taint {
+pub(crate) fn taint(taint: &types::Taint, symbols: &mut Interner) -> Taint {
     Taint::new(&taint.key, &taint.value, &taint.effect, |text| symbols.intern(text))
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn unschedulable(symbols: &mut Interner) -> Taint {
     Taint::new(UNSCHEDULABLE, "", "NoSchedule", |text| symbols.intern(text))
 }
 
-pub(crate) fn toleration(of: &object::Toleration, symbols: &mut Interner) -> Toleration {
+pub(crate) fn toleration(of: &types::Toleration, symbols: &mut Interner) -> Toleration {
     Toleration::new(&of.key, &of.operator, &of.value, &of.effect, |text| symbols.intern(text))
 }
 

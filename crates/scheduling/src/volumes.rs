@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 
+use objects::types;
 use smallvec::SmallVec;
 
 use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerms, Selector};
-use crate::object::{OtherObject, PodObject};
+use crate::object::{PersistentVolume, PersistentVolumeClaim, StorageClass, TopologyExpression};
 use crate::score::at_utilisation;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
@@ -43,7 +44,7 @@ impl Disk {
 }
 
 impl VolumeDemand {
-    pub(crate) fn new(pod: &PodObject, symbols: &mut Interner) -> VolumeDemand {
+    pub(crate) fn new(pod: &types::Pod, symbols: &mut Interner) -> VolumeDemand {
         let mut claims = Vec::new();
         let mut disks = Vec::new();
         for volume in &pod.spec.volumes {
@@ -166,7 +167,7 @@ impl Volumes {
         Volumes { zone_labels, ..Volumes::default() }
     }
 
-    pub(crate) fn apply_volume(&mut self, object: &OtherObject, symbols: &mut Interner) {
+    pub(crate) fn apply_volume(&mut self, object: &PersistentVolume, symbols: &mut Interner) {
         let labels = &object.metadata.labels;
         let zones = ZONE_LABELS.iter().filter_map(|label| {
             let value = labels.get(*label)?;
@@ -195,23 +196,20 @@ impl Volumes {
         self.volumes.insert(symbols.intern(&object.metadata.name), volume);
     }
 
-    pub(crate) fn apply_claim(&mut self, object: &OtherObject, symbols: &mut Interner) {
+    pub(crate) fn apply_claim(&mut self, object: &PersistentVolumeClaim, symbols: &mut Interner) {
         let spec = &object.spec;
         let meta = &object.metadata;
-        let selector = spec.selector.as_ref().and_then(|s| {
-            let selector = objects::selector::LabelSelector::from_value(s).ok()?;
-            Some(Selector::new(Some(&selector), symbols))
-        });
+        let selector = spec.selector.as_deref().map(|s| Selector::new(Some(s), symbols));
         let volume = Some(&spec.volume_name).filter(|name| !name.is_empty());
         let selected_node = meta.annotations.get("volume.kubernetes.io/selected-node");
         let claim = Claim {
             name: meta.name.clone(),
             volume: volume.map(|name| symbols.intern(name)),
             bind_completed: meta.annotations.contains_key("pv.kubernetes.io/bind-completed"),
-            class: spec.storage_class_name.clone(),
+            class: spec.storage_class_name.clone().unwrap_or_default(),
             modes: spec.access_modes.clone(),
             storage: spec.resources.requests.get("storage").map_or(0, objects::Quantity::value),
-            mode: mode(&spec.volume_mode),
+            mode: mode(spec.volume_mode.as_deref().unwrap_or_default()),
             selector,
             selected_node: selected_node.map(|name| symbols.intern(name)),
             lost: object.status.phase == "Lost",
@@ -220,8 +218,8 @@ impl Volumes {
         self.claims.insert(symbols.intern(&format!("{}/{}", meta.namespace, meta.name)), claim);
     }
 
-    pub(crate) fn apply_class(&mut self, object: &OtherObject, symbols: &mut Interner) {
-        let mut expression = |e: &crate::object::AllowedExpression| {
+    pub(crate) fn apply_class(&mut self, object: &StorageClass, symbols: &mut Interner) {
+        let mut expression = |e: &TopologyExpression| {
             let values = e.values.iter().map(|v| symbols.intern(v)).collect();
             (symbols.intern(&e.key), values)
         };

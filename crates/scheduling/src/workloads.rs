@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use objects::selector::LabelSelector;
-use serde_json::Value;
+use objects::types;
+use serde::Deserialize as _;
 
 use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, Selector};
-use crate::object::OtherObject;
-use crate::shape::PodShape;
+use crate::object::Controller;
+use crate::shape::{PodShape, pairs};
 
 /// A disruption budget.
 #[derive(Debug)]
@@ -34,19 +34,12 @@ pub(crate) struct Workloads {
     budgets: BTreeMap<(Symbol, Symbol), Budget>,
 }
 
-fn string_map(value: &Value, symbols: &mut Interner) -> Option<Vec<(Symbol, Symbol)>> {
-    let pairs = value.as_object()?.iter();
-    Some(
-        pairs.filter_map(|(k, v)| Some((symbols.intern(k), symbols.intern(v.as_str()?)))).collect(),
-    )
-}
-
 impl Workloads {
-    fn key(object: &OtherObject, symbols: &mut Interner) -> (Symbol, Symbol) {
-        (symbols.intern(&object.metadata.namespace), symbols.intern(&object.metadata.name))
+    fn key(metadata: &types::ObjectMeta, symbols: &mut Interner) -> (Symbol, Symbol) {
+        (symbols.intern(&metadata.namespace), symbols.intern(&metadata.name))
     }
 
-    pub(crate) fn apply_namespace(&mut self, object: &OtherObject, symbols: &mut Interner) {
+    pub(crate) fn apply_namespace(&mut self, object: &types::Namespace, symbols: &mut Interner) {
         let mut labels = object.metadata.labels.clone();
         let name = &object.metadata.name;
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.clone());
@@ -54,33 +47,29 @@ impl Workloads {
         self.namespaces.insert(symbols.intern(name), labels);
     }
 
-    pub(crate) fn apply_service(&mut self, object: &OtherObject, symbols: &mut Interner) {
-        let key = Workloads::key(object, symbols);
-        match object.spec.selector.as_ref().and_then(|s| string_map(s, symbols)) {
-            Some(selector) => {
-                self.services.insert(key, selector);
-            }
-            None => {
-                self.services.remove(&key);
-            }
+    pub(crate) fn apply_service(&mut self, object: &types::Service, symbols: &mut Interner) {
+        let key = Workloads::key(&object.metadata, symbols);
+        if object.spec.selector.is_empty() {
+            self.services.remove(&key);
+        } else {
+            self.services.insert(key, pairs(&object.spec.selector, symbols));
         }
     }
 
     pub(crate) fn apply_controller(
         &mut self,
         kind: &str,
-        object: &OtherObject,
+        object: &Controller,
         symbols: &mut Interner,
     ) {
-        let (namespace, name) = Workloads::key(object, symbols);
+        let (namespace, name) = Workloads::key(&object.metadata, symbols);
         let key = (namespace, symbols.intern(kind), name);
         let selector = object.spec.selector.as_ref();
         let selector = if kind == "ReplicationController" {
-            selector.and_then(|s| string_map(s, symbols)).map(|pairs| {
-                Selector::new(Some(&LabelSelector::default()), symbols).and_labels(&pairs)
-            })
+            let labels = selector.and_then(|s| BTreeMap::deserialize(s).ok());
+            labels.map(|labels| Selector::everything().and_labels(&pairs(&labels, symbols)))
         } else {
-            let selector = selector.and_then(|s| LabelSelector::from_value(s).ok());
+            let selector = selector.and_then(|s| types::LabelSelector::deserialize(s).ok());
             Some(Selector::new(selector.as_ref(), symbols))
         };
         match selector {
@@ -93,14 +82,16 @@ impl Workloads {
         }
     }
 
-    pub(crate) fn apply_budget(&mut self, object: &OtherObject, symbols: &mut Interner) {
-        let key = Workloads::key(object, symbols);
-        let selector = object.spec.selector.as_ref();
-        let selector = selector.and_then(|s| LabelSelector::from_value(s).ok());
+    pub(crate) fn apply_budget(
+        &mut self,
+        object: &types::PodDisruptionBudget,
+        symbols: &mut Interner,
+    ) {
+        let key = Workloads::key(&object.metadata, symbols);
         let budget = Budget {
             namespace: key.0,
-            selector: Selector::new(selector.as_ref(), symbols),
-            allowed: object.status.disruptions_allowed,
+            selector: Selector::new(object.spec.selector.as_deref(), symbols),
+            allowed: object.status.disruptions_allowed.into(),
             disrupted: object.status.disrupted_pods.keys().cloned().collect(),
         };
         self.budgets.insert(key, budget);

@@ -157,7 +157,12 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "A private containerd for tests, or a whole emulated machine: started, restarted, killed, and cleaned up after.",
         &[],
     ),
-    ("xtask", Portable, "Checks of the repository itself.", &[]),
+    (
+        "xtask",
+        Portable,
+        "Checks of the repository itself, and its generator of types.",
+        &["objects"],
+    ),
 ];
 
 /// The crate that tests of any crate may use. Of product code only `conformance` may use it.

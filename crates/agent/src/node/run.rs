@@ -181,8 +181,7 @@ fn reboot(description: &Description, node: &Value, events: &mpsc::UnboundedSende
 /// Keeps `seen` at the object in the API.
 async fn follow(client: &Client, name: &str, seen: &watch::Sender<Option<Arc<Value>>>) {
     let scope = Scope { field_selector: format!("metadata.name={name}"), ..Scope::default() };
-    let reflector =
-        Reflector::new(client.clone(), kind::NODES, scope, |raw| serde_json::from_str(raw.get()));
+    let reflector = Reflector::new(client.clone(), kind::NODES, scope, |node: Value| node);
     let put = |node: Option<Value>| {
         let is_gone = node.is_none();
         if seen.send_replace(node.map(Arc::new)).is_some() && is_gone {

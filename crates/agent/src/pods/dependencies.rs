@@ -14,8 +14,8 @@ use client::kind::{
 };
 use client::{Cache, Client, Error, Reflector, Scope};
 use objects::timestamp::Timestamp;
+use objects::types;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
@@ -277,43 +277,20 @@ fn decoded(data: BTreeMap<String, String>) -> impl Iterator<Item = (String, Vec<
     data.into_iter().filter_map(|(key, text)| Some((key, STANDARD.decode(text).ok()?)))
 }
 
-fn service(raw: &RawValue) -> Result<Service, serde_json::Error> {
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct ServiceObject {
-        metadata: ServiceMetadata,
-        spec: ServiceSpec,
+fn service(service: types::Service) -> Service {
+    let port = |of: types::ServicePort| ServicePort {
+        name: of.name,
+        port: u16::try_from(of.port).unwrap_or(0),
+        protocol: of.protocol,
+    };
+    Service {
+        namespace: service.metadata.namespace,
+        name: service.metadata.name,
+        cluster_ip: service.spec.cluster_ip,
+        ports: service.spec.ports.into_iter().map(port).collect(),
     }
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct ServiceMetadata {
-        namespace: String,
-        name: String,
-    }
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct ServiceSpec {
-        #[serde(rename = "clusterIP")]
-        cluster_ip: String,
-        ports: Vec<ServicePortObject>,
-    }
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct ServicePortObject {
-        name: String,
-        port: u16,
-        protocol: String,
-    }
-    let ServiceObject { metadata, spec } = serde_json::from_str(raw.get())?;
-    let port =
-        |of: ServicePortObject| ServicePort { name: of.name, port: of.port, protocol: of.protocol };
-    Ok(Service {
-        namespace: metadata.namespace,
-        name: metadata.name,
-        cluster_ip: spec.cluster_ip,
-        ports: spec.ports.into_iter().map(port).collect(),
-    })
 }
+
 /// Returns the error for a missing class, with the text of upstream's cache, which differs from its API's.
 fn no_class(class: &str) -> Error {
     Error::Refused(Box::new(client::Refused {

@@ -12,11 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use client::{Change, Key};
+use client::{Change, Key, WithText};
 use placement::demand::{Demand, PodUid};
 use placement::{Placement, Refusal};
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
@@ -71,10 +70,10 @@ impl PodWithManifest {
     }
 }
 
-/// Parses a pod of the API.
-pub fn read(raw: &RawValue) -> Result<PodWithManifest, serde_json::Error> {
-    let pod = serde_json::from_str(raw.get())?;
-    Ok(PodWithManifest { pod: Arc::new(pod), text: raw.get().into() })
+/// Returns a pod of the API.
+#[must_use]
+pub fn read(pod: WithText<Pod>) -> PodWithManifest {
+    PodWithManifest { pod: Arc::new(pod.object), text: pod.text }
 }
 
 #[derive(Debug)]

@@ -14,13 +14,15 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use client::kind::{EVENTS, PODS};
 use client::{Client, Scope};
+use objects::types::Pod;
 use objects::yaml::write;
-use objects::{Pod, Quantity, resources, workload};
+use objects::{Quantity, resources};
 use placement::demand::PodUid;
 use placement::report::NodeReport;
 use planner::live::{Explanation, LiveNode, LivePod, NodeExplanation, Verdict, text};
 use planner::picture::{render_svg, render_text};
 use planner::report::text::{TextStyle, render_machine};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::node::{remote, run as block_on};
@@ -335,23 +337,9 @@ fn occupant(object: &Value) -> anyhow::Result<LivePod> {
         true => format!("{}/{}", text(&owner["kind"]), text(&owner["name"])),
         false => format!("Pod/{name}"),
     };
-    // Placement reads only these fields.
-    let written = serde_json::json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": object["spec"],
-    });
-    let read = workload::read(&written.to_string()).map_err(|errors| {
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        anyhow::anyhow!("pod {namespace}/{name} cannot be read: {}", errors.join("; "))
-    })?;
-    let first = read.workloads.into_iter().next();
-    let pod = first.with_context(|| format!("pod {namespace}/{name} cannot be read"))?;
-    Ok(LivePod {
-        uid: PodUid::new(&text(&metadata["uid"])),
-        namespace,
-        name,
-        workload,
-        pod: Pod::clone(&pod.template),
-    })
+    let pod = Pod::deserialize(object)
+        .with_context(|| format!("pod {namespace}/{name} cannot be read"))?;
+    Ok(LivePod { uid: PodUid::new(&pod.metadata.uid), namespace, name, workload, pod })
 }
 
 /// Returns the messages of scheduler and agent about the pod's placement.

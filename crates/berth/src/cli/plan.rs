@@ -273,10 +273,10 @@ fn forget_other_nodes(workloads: &mut [Workload], fleet: &[(String, usize)]) {
     for workload in workloads {
         let pod = &workload.template;
         let is_bound = !pod.metadata.uid.is_empty();
-        let node = pod.spec.node_name.as_ref().filter(|name| !names.contains(name.as_str()));
-        if let Some(node) = node.filter(|_| is_bound) {
+        let node = &pod.spec.node_name;
+        if is_bound && !node.is_empty() && !names.contains(node.as_str()) {
             *forgotten.entry(node.clone()).or_default() += 1;
-            Arc::make_mut(&mut workload.template).spec.node_name = None;
+            Arc::make_mut(&mut workload.template).spec.node_name.clear();
         }
     }
     for (node, count) in forgotten {
@@ -289,14 +289,17 @@ fn forget_other_nodes(workloads: &mut [Workload], fleet: &[(String, usize)]) {
 
 /// Warns about constraints that only a scheduler with a cluster can check.
 fn warn_about_what_is_ignored(workloads: &[Workload]) {
-    const FIELDS: [&str; 3] = ["affinity", "topologySpreadConstraints", "resourceClaims"];
     for workload in workloads {
         let spec = &workload.template.spec;
-        let mut ignored: Vec<&str> =
-            FIELDS.into_iter().filter(|field| spec.untyped.contains_key(*field)).collect();
-        if spec.node_selector.keys().any(|label| label != "kubernetes.io/os") {
-            ignored.push("nodeSelector");
-        }
+        let has_selector = spec.node_selector.keys().any(|label| label != "kubernetes.io/os");
+        let fields = [
+            ("affinity", spec.affinity.is_some()),
+            ("topologySpreadConstraints", !spec.topology_spread_constraints.is_empty()),
+            ("resourceClaims", !spec.resource_claims.is_empty()),
+            ("nodeSelector", has_selector),
+        ];
+        let ignored = fields.into_iter().filter(|(_, given)| *given);
+        let ignored: Vec<&str> = ignored.map(|(field, _)| field).collect();
         if !ignored.is_empty() {
             note(&format!(
                 "{}/{}: {} not looked at: machines have no labels here",

@@ -7,6 +7,7 @@ use berth::backup::{self, BackupError, Summary};
 use berth::server::Settings;
 use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
 use client::{Client, Kind, Reflector, Scope};
+use objects::types::PartialObjectMetadata;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -69,10 +70,7 @@ async fn backup_under_load_restores_keys_and_never_reuses_revisions() {
 
     // A watch continues after the backup.
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
-    let name = |raw: &serde_json::value::RawValue| {
-        let object: Value = serde_json::from_str(raw.get())?;
-        Ok(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
-    };
+    let name = |object: PartialObjectMetadata| object.metadata.name;
     let mut follower = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
     admin.create(SERVICE_ACCOUNTS, "default", &account("lost")).await.unwrap();
     let change = timeout(TIMEOUT, follower.step()).await.unwrap().unwrap();

@@ -221,8 +221,7 @@ fn merge(into: &mut Value, from: &Value) {
 
 /// Reports bound pods as running, or as ended by their label, and removes deleted ones.
 async fn kubelet(client: Client) {
-    let tree = |raw: &serde_json::value::RawValue| serde_json::from_str::<Value>(raw.get());
-    let mut pods = Reflector::new(client.clone(), PODS, Scope::default(), tree);
+    let mut pods = Reflector::new(client.clone(), PODS, Scope::default(), |pod: Value| pod);
     loop {
         let Ok(changes) = pods.step().await else { return };
         for change in changes {

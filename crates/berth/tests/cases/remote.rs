@@ -8,6 +8,7 @@ use berth::server::{Server, Settings};
 use berth::tasks::TaskError;
 use client::kind::{NAMESPACES, PODS, SERVICE_ACCOUNTS};
 use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Reflector, Remote, Scope, Timeouts};
+use objects::types::PartialObjectMetadata;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -73,10 +74,7 @@ async fn client_works_over_https_and_across_a_restart() {
         admin.create(SERVICE_ACCOUNTS, "default", &object).await.unwrap();
     }
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
-    let name = |raw: &serde_json::value::RawValue| {
-        let object: Value = serde_json::from_str(raw.get())?;
-        Ok(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
-    };
+    let name = |object: PartialObjectMetadata| object.metadata.name;
     let mut reflector = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
     let listed = timeout(TIMEOUT, reflector.step()).await.unwrap().unwrap();
     let shown = format!("{listed:?}");

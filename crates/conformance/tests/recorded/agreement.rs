@@ -9,7 +9,7 @@ use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate, QosClass, ResourceList, catalog, resources, workload};
 use placement::demand::{Demand, PodUid};
 use proptest::prelude::*;
-use scheduling::{Outcome, PodObject, Scheduler, Settings, Tie};
+use scheduling::{Outcome, Scheduler, Settings, Tie};
 use serde_json::{Value, json};
 
 const UID: &str = "uid";
@@ -224,7 +224,7 @@ proptest! {
         of_file["status"] = json!({});
         prop_assert_eq!(&read_by_agent(&of_file), &by_api, "agent, static pod");
         for pod in [&pod, &of_file] {
-            let object: PodObject = serde_json::from_value(pod.clone()).unwrap();
+            let object: objects::types::Pod = serde_json::from_value(pod.clone()).unwrap();
             prop_assert_eq!(&reading(&object.resources()), &by_api, "scheduler");
         }
         if accepted {

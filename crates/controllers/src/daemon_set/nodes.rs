@@ -8,7 +8,9 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::context::text;
-use crate::observe::{Node, Taint, Toleration};
+use objects::types::{Taint, Toleration};
+
+use crate::observe::Node;
 
 /// The decision whether a node runs a pod of the daemon set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use client::Key;
 use client::kind::Kind;
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use objects::types::{OwnerReference, PartialObjectMetadata};
 
 pub(super) const ORPHAN: &str = "orphan";
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
@@ -16,52 +15,28 @@ pub(super) struct Item {
     pub(super) kind: Kind,
     pub(super) key: Key,
     pub(super) uid: String,
-    pub(super) owners: Vec<OwnerRef>,
+    pub(super) owners: Vec<OwnerReference>,
     pub(super) finalizers: Vec<String>,
     pub(super) deleting: bool,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct OwnerRef {
-    pub(super) api_version: String,
-    pub(super) kind: String,
-    pub(super) name: String,
-    pub(super) uid: String,
-    pub(super) block_owner_deletion: bool,
 }
 
 /// The metadata fields that the graph reads.
 #[derive(Debug)]
 pub(super) struct OwnershipMetadata {
     uid: String,
-    owners: Vec<OwnerRef>,
+    owners: Vec<OwnerReference>,
     finalizers: Vec<String>,
     deleting: bool,
 }
 
-#[derive(Deserialize)]
-struct Object {
-    metadata: ObjectMetadata,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct ObjectMetadata {
-    uid: String,
-    owner_references: Vec<OwnerRef>,
-    finalizers: Vec<String>,
-    deletion_timestamp: Option<String>,
-}
-
-pub(super) fn ownership(raw: &RawValue) -> Result<OwnershipMetadata, serde_json::Error> {
-    let Object { metadata } = serde_json::from_str(raw.get())?;
-    Ok(OwnershipMetadata {
+pub(super) fn ownership(object: PartialObjectMetadata) -> OwnershipMetadata {
+    let metadata = object.metadata;
+    OwnershipMetadata {
         uid: metadata.uid,
         owners: metadata.owner_references,
         finalizers: metadata.finalizers,
         deleting: metadata.deletion_timestamp.is_some(),
-    })
+    }
 }
 
 impl Item {
@@ -133,7 +108,10 @@ impl Graph {
     /// Returns the first dependent, in order of uid, that blocks the deletion of an object.
     fn blocking(&self, uid: &str) -> Option<&Item> {
         let blocks = |dependent: &&Item| {
-            dependent.owners.iter().any(|owner| owner.uid == uid && owner.block_owner_deletion)
+            dependent
+                .owners
+                .iter()
+                .any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
         };
         self.dependents(uid).find(blocks)
     }
@@ -232,7 +210,11 @@ impl Graph {
 
     /// Decides about an object. `is_gone` reports whether an owner that is missing from the graph
     /// is gone.
-    pub(super) fn judge(&mut self, uid: &str, is_gone: &dyn Fn(&OwnerRef) -> bool) -> Verdict {
+    pub(super) fn judge(
+        &mut self,
+        uid: &str,
+        is_gone: &dyn Fn(&OwnerReference) -> bool,
+    ) -> Verdict {
         let Some(item) = self.items.get(uid) else { return Verdict::Keep };
         if item.deleting {
             if item.has(ORPHAN) {
@@ -270,7 +252,7 @@ impl Graph {
     }
 
     /// Returns the owners of an object that are missing from the graph.
-    pub(super) fn unknown_owners(&self, uid: &str) -> Vec<OwnerRef> {
+    pub(super) fn unknown_owners(&self, uid: &str) -> Vec<OwnerReference> {
         let owners = self.items.get(uid).into_iter().flat_map(|item| &item.owners);
         owners.filter(|owner| !self.items.contains_key(&owner.uid)).cloned().collect()
     }
@@ -282,10 +264,10 @@ mod tests {
     use client::kind::{PODS, REPLICA_SETS};
 
     fn item(uid: &str, owners: &[(&str, bool)]) -> Item {
-        let owners = owners.iter().map(|(uid, block)| OwnerRef {
+        let owners = owners.iter().map(|(uid, block)| OwnerReference {
             uid: (*uid).to_owned(),
-            block_owner_deletion: *block,
-            ..OwnerRef::default()
+            block_owner_deletion: Some(*block),
+            ..OwnerReference::default()
         });
         Item {
             kind: if uid.starts_with('r') { REPLICA_SETS } else { PODS },
@@ -303,7 +285,7 @@ mod tests {
         item
     }
 
-    fn gone(_: &OwnerRef) -> bool {
+    fn gone(_: &OwnerReference) -> bool {
         true
     }
 
@@ -399,14 +381,16 @@ mod tests {
             match graph.judge(&uid, &gone) {
                 Verdict::Keep | Verdict::Wait => continue,
                 Verdict::Unblock => {
-                    item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion = false);
+                    item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion = None);
                 }
                 Verdict::Delete { foreground: false, .. } => {
                     affected.extend(graph.remove(item.kind, &item.key));
                     continue;
                 }
                 Verdict::Delete { unblock, .. } => {
-                    item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion &= !unblock);
+                    if unblock {
+                        item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion = None);
+                    }
                     item = terminating(item, FOREGROUND);
                 }
                 Verdict::Finish => {

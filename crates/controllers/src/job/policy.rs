@@ -89,8 +89,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(exits: &[(&str, i64)], conditions: &[(&str, &str)]) -> Pod {
-        let exit = |(container, code): &(&str, i64)| Exit {
+    fn pod(exits: &[(&str, i32)], conditions: &[(&str, &str)]) -> Pod {
+        let exit = |(container, code): &(&str, i32)| Exit {
             container: (*container).to_owned(),
             code: *code,
         };

@@ -266,11 +266,14 @@ impl SchedulerState {
 
     /// Parses a changed machine report of a node.
     fn machine_changed(&mut self, key: &Key, node: &ObservedNode) {
-        let machine = MachineView::parse(&node.report.texts()).unwrap_or_else(|error| {
-            let node_ref = ObjectRef { key: key.clone(), uid: node.uid.to_string() };
-            self.invalid_reports.push(InvalidReport { node: node_ref, message: error.to_string() });
-            None
-        });
+        let machine =
+            MachineView::parse(&node.object.metadata.annotations).unwrap_or_else(|error| {
+                let node_ref =
+                    ObjectRef { key: key.clone(), uid: node.object.metadata.uid.clone() };
+                self.invalid_reports
+                    .push(InvalidReport { node: node_ref, message: error.to_string() });
+                None
+            });
         self.scheduler.cluster_mut().set_machine(key.as_str(), machine);
     }
 
@@ -347,8 +350,8 @@ impl SchedulerState {
                 Outcome::Unschedulable(failure) => {
                     self.queue.failed(&name, &failure.plugins, now);
                     let same = state.rejected_condition.as_ref().is_some_and(|rejected| {
-                        *rejected.reason == *"Unschedulable"
-                            && *rejected.message == *failure.message
+                        rejected.reason == "Unschedulable"
+                            && rejected.message == failure.message
                             && rejected.observed_generation == state.generation
                     });
                     let nominated = match &failure.nomination {

@@ -5,7 +5,8 @@
 
 use serde::{Deserialize, Deserializer};
 
-use super::{Operator, Requirement, StructuredExpression};
+use super::{Operator, Requirement};
+use crate::types;
 
 /// The only field of a node that can be selected by.
 const NAME_FIELD: &str = "metadata.name";
@@ -29,16 +30,16 @@ pub struct NodeSelectorTerm {
 pub struct NodeSelectorRequirement(Option<Requirement>);
 
 impl NodeSelectorRequirement {
-    fn read(expression: StructuredExpression) -> NodeSelectorRequirement {
-        let values = expression.values.unwrap_or_default();
+    fn read(expression: &types::NodeSelectorRequirement) -> NodeSelectorRequirement {
+        let values = expression.values.clone();
         let read = Operator::from_word(&expression.operator)
             .and_then(|operator| Requirement::new(&expression.key, operator, values).ok());
         NodeSelectorRequirement(read)
     }
 
     /// Reads a condition on the node's name: `In` or `NotIn` with a single value.
-    fn read_field(expression: StructuredExpression) -> NodeSelectorRequirement {
-        let values = expression.values.unwrap_or_default();
+    fn read_field(expression: &types::NodeSelectorRequirement) -> NodeSelectorRequirement {
+        let values = expression.values.clone();
         let operator = Operator::from_word(&expression.operator);
         let right = expression.key == NAME_FIELD
             && values.len() == 1
@@ -75,37 +76,24 @@ impl NodeSelector {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct StructuredTerm {
-    #[serde(default)]
-    match_expressions: Option<Vec<StructuredExpression>>,
-    #[serde(default)]
-    match_fields: Option<Vec<StructuredExpression>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct StructuredSelector {
-    #[serde(default)]
-    node_selector_terms: Option<Vec<NodeSelectorTerm>>,
-}
-
-impl<'de> Deserialize<'de> for NodeSelectorTerm {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<NodeSelectorTerm, D::Error> {
-        let term = StructuredTerm::deserialize(from)?;
-        let labels = term.match_expressions.into_iter().flatten();
-        let fields = term.match_fields.into_iter().flatten();
-        Ok(NodeSelectorTerm {
+impl From<&types::NodeSelectorTerm> for NodeSelectorTerm {
+    fn from(term: &types::NodeSelectorTerm) -> NodeSelectorTerm {
+        let (labels, fields) = (term.match_expressions.iter(), term.match_fields.iter());
+        NodeSelectorTerm {
             labels: labels.map(NodeSelectorRequirement::read).collect(),
             fields: fields.map(NodeSelectorRequirement::read_field).collect(),
-        })
+        }
+    }
+}
+
+impl From<&types::NodeSelector> for NodeSelector {
+    fn from(selector: &types::NodeSelector) -> NodeSelector {
+        NodeSelector { terms: selector.node_selector_terms.iter().map(Into::into).collect() }
     }
 }
 
 impl<'de> Deserialize<'de> for NodeSelector {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<NodeSelector, D::Error> {
-        let terms = StructuredSelector::deserialize(from)?.node_selector_terms;
-        Ok(NodeSelector { terms: terms.unwrap_or_default() })
+        types::NodeSelector::deserialize(from).map(|selector| (&selector).into())
     }
 }

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const CONTAINER: &str = "{containers: [{name: c, resources: {limits: {cpu: 1, memory: 1Gi}}}]}";
+const CONTAINER: &str =
+    "{containers: [{name: c, image: i, resources: {limits: {cpu: 1, memory: 1Gi}}}]}";
 
 fn messages(text: &str) -> Vec<String> {
     read(text).unwrap_err().iter().map(ToString::to_string).collect()
@@ -85,6 +86,7 @@ items:
   spec:
     containers:
     - name: a
+      image: i
       resources: {requests: {cpu: 2}, limits: {cpu: 1}}
 ---
 apiVersion: apps/v1
@@ -95,20 +97,20 @@ spec:
   template:
     spec:
       containers:
-      - {name: a}
-      - {name: a}
+      - {name: a, image: i}
+      - {name: a, image: i}
 ---
 kind: Pod
 ";
     assert_eq!(
         messages(text),
         [
-            "line 10, column 29: items[0].spec.containers[0].resources.requests: Invalid value: \
+            "line 11, column 29: items[0].spec.containers[0].resources.requests: Invalid value: \
              \"2\": must be less than or equal to cpu limit of 1",
-            "line 16, column 13: spec.replicas: expected a whole number between 0 and 2147483647, \
+            "line 17, column 13: spec.replicas: expected a whole number between 0 and 2147483647, \
              found the number -1",
-            "line 21, column 16: spec.template.spec.containers[1].name: Duplicate value: \"a\"",
-            "line 23, column 1: apiVersion: missing; every Kubernetes object has one",
+            "line 22, column 16: spec.template.spec.containers[1].name: Duplicate value: \"a\"",
+            "line 24, column 1: apiVersion: missing; every Kubernetes object has one",
         ]
     );
 }
@@ -141,7 +143,7 @@ fn workloads_without_a_name_or_template_are_refused() {
 #[test]
 fn json_is_read_like_yaml() {
     let json = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"p\"}, \
-                \"spec\": {\"containers\": [{\"name\": \"c\"}]}}";
+                \"spec\": {\"containers\": [{\"name\": \"c\", \"image\": \"i\"}]}}";
     assert_eq!(read(json).unwrap().workloads.len(), 1);
 }
 

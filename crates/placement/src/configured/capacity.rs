@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use objects::pod::resources::Side;
-use objects::{Pod, resources};
+use objects::resources;
+use objects::types::Pod;
 
 use crate::demand::MemoryKind;
 

@@ -3,7 +3,6 @@
 //!
 //! Pure: text and time are arguments. It does not list files, and admission decides if the pod runs.
 
-use objects::field::Step;
 use objects::rules::{self, RuleContext};
 use objects::schema::{DecodeError, Schema};
 use objects::timestamp::Timestamp;
@@ -126,32 +125,8 @@ fn decoded(document: &Node) -> Result<Value, ManifestError> {
 }
 
 fn located(document: &Node, field: &str, message: String) -> YamlError {
-    let path = path(field);
+    let path = FieldPath::parse(field);
     YamlError { mark: document.locate(&path), path, problem: Problem::Other(message) }
-}
-
-/// Parses a path such as `spec.containers[0].resources.limits[cpu]`.
-fn path(text: &str) -> FieldPath {
-    let mut steps = Vec::new();
-    let mut rest = text;
-    while !rest.is_empty() {
-        if let Some(inside) = rest.strip_prefix('[') {
-            let (key, after) = inside.split_once(']').unwrap_or((inside, ""));
-            steps.push(match key.parse() {
-                Ok(index) => Step::Index(index),
-                Err(_) => Step::Key(key.to_owned()),
-            });
-            rest = after;
-        } else {
-            rest = rest.strip_prefix('.').unwrap_or(rest);
-            let end = rest.find(['.', '[']).unwrap_or(rest.len());
-            if end > 0 {
-                steps.push(Step::Field(rest[..end].to_owned()));
-            }
-            rest = &rest[end..];
-        }
-    }
-    steps.into_iter().collect()
 }
 
 /// Sets the name, UID, node and annotations of a static pod.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::scheduler::projection;
-use serde_json::{json, value::to_raw_value};
+use serde_json::json;
 
 fn state() -> SchedulerState {
     let settings = Settings { qos_resources: true, ..Settings::default() };
@@ -20,7 +20,7 @@ fn state() -> SchedulerState {
 
 fn apply_pod(state: &mut SchedulerState, object: &Value, now: Milliseconds) {
     let key = Key::new("a", object["metadata"]["name"].as_str().unwrap());
-    let object = projection::pod(&to_raw_value(object).unwrap()).unwrap();
+    let object = projection::pod(serde_json::from_value(object.clone()).unwrap());
     state.observe(InformerEvent::Pods(Change::Applied { key, revision: 2, object }), now);
 }
 
@@ -38,7 +38,7 @@ fn apply_node(state: &mut SchedulerState, name: &str, cpus: u32, now: Millisecon
 }
 
 fn apply_node_object(state: &mut SchedulerState, node: &Value, now: Milliseconds) {
-    let object = projection::node(&to_raw_value(node).unwrap()).unwrap();
+    let object = projection::node(serde_json::from_value(node.clone()).unwrap());
     let key = Key::new("", node["metadata"]["name"].as_str().unwrap());
     state.observe(InformerEvent::Nodes(Change::Applied { key, revision: 2, object }), now);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn exit(uid: &str, code: i64) -> Arc<Pod> {
+fn exit(uid: &str, code: i32) -> Arc<Pod> {
     let exit = Exit { container: "main".to_owned(), code };
     made(uid, Phase::Failed, true, |pod| pod.exits = vec![exit])
 }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 enum Step {
     /// A pod exits with a code.
-    Exit(prop::sample::Index, i64),
+    Exit(prop::sample::Index, i32),
     /// A client deletes a pod.
     Delete(prop::sample::Index),
     /// A terminating pod ends.
@@ -27,7 +27,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let one = any::<prop::sample::Index>;
     prop_oneof![
-        6 => (one(), 0..4_i64).prop_map(|(at, code)| Step::Exit(at, code)),
+        6 => (one(), 0..4_i32).prop_map(|(at, code)| Step::Exit(at, code)),
         2 => one().prop_map(Step::Delete),
         3 => one().prop_map(Step::Die),
         1 => any::<bool>().prop_map(Step::Suspend),
