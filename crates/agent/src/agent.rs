@@ -43,7 +43,6 @@ use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Tak
 use crate::observability::events::AgentEvent;
 use crate::observability::metrics::{AgentMetrics, PodGauges};
 use crate::observability::pod_resources;
-use crate::observability::prometheus::Counter;
 use crate::observability::recorder::{self, Recorder};
 use crate::observability::stats::Stats;
 use crate::pods::dependencies::PodDependencies;
@@ -55,7 +54,7 @@ use crate::runtime::cgroups::{self, PodCgroups};
 use crate::runtime::images::Images;
 use crate::runtime::logs::rotate::Policy;
 use crate::runtime::lower::NodeEnvironment;
-use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes};
+use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes, result_counter};
 use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
 use crate::spec::ResourceList;
@@ -227,7 +226,7 @@ impl Agent {
         let runtime = cri::Client::new(runtime)
             .observed(move |method, took, failed| cri_metrics.observe(method, took, failed));
         let (probe_reports, probed) = mpsc::unbounded_channel();
-        let counter = Counter::of_probes(&metrics.probes);
+        let counter = result_counter(&metrics.probes);
         let (probes, probe_loop) = Probes::new(runtime.clone(), probe_reports, counter);
         let (worker_reports, reports) = mpsc::unbounded_channel();
         let (capabilities, can) = watch::channel(None);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use ::metrics::Family;
 use http::{Method, StatusCode};
 use objects::catalog::{self, Verb};
 use objects::rules::RuleContext;
@@ -137,9 +138,13 @@ impl Api {
         self.shared.options.plugins.has(plugin)
     }
 
-    /// Returns the metrics of the audit log, if there is one.
-    pub(crate) fn audit_metrics(&self) -> String {
-        self.shared.audit.as_ref().map(AuditLog::metrics).unwrap_or_default()
+    /// Returns the metrics of the API server, and of other components of the process.
+    pub(crate) fn metric_families(&self) -> Vec<Family> {
+        let Shared { store, metrics, flow, audit, .. } = &*self.shared;
+        let mut families = metrics.families(store.revision().get());
+        families.extend(flow.families());
+        families.extend(audit.iter().flat_map(AuditLog::families));
+        families
     }
 
     /// Adds a collector for other components of the process to `/metrics`. Only the first one is

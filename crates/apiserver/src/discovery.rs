@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use ::metrics::exposition;
 use http::header::{HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use objects::catalog::RESOURCES;
@@ -47,19 +48,13 @@ pub(crate) fn get(api: &Api, request: &Request, path: &str) -> Result<Reply, Api
     if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
         return health(api, request, check, rest);
     }
-    let metrics = &api.shared.metrics;
-    let metrics_text = match path {
-        "/metrics" => {
-            let mut text = metrics.render(api.store().revision().get());
-            text.push_str(&api.shared.flow.render());
-            text.push_str(&api.audit_metrics());
-            Some(text)
-        }
-        "/metrics/slis" => Some(metrics.render_checks()),
+    let families = match path {
+        "/metrics" => Some(api.metric_families()),
+        "/metrics/slis" => Some(api.shared.metrics.check_families().into()),
         _ => None,
     };
-    if let Some(text) = metrics_text {
-        let (media, body) = https::exposition::negotiate(request.header("accept"), text);
+    if let Some(families) = families {
+        let (media, body) = exposition::negotiate(request.header("accept"), &families);
         return Ok(Reply::bytes(StatusCode::OK, media, body));
     }
     if path == backup::PATH {

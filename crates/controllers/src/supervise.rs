@@ -125,10 +125,8 @@ mod tests {
         assert!(!running.is_finished());
         stop.send_replace(true);
         running.await.unwrap();
-        let restarts = counters.readings().into_iter().find(|reading| {
-            reading.name == "berth_controller_restarts_total" && reading.label.1 == "test"
-        });
-        assert_eq!(restarts.unwrap().value, 2);
+        let text = metrics::text::render(&counters.families());
+        assert!(text.contains("\nberth_controller_restarts_total{name=\"test\"} 2\n"), "{text}");
         let [panicked, ended] = lines.with("controller=\"test\"").try_into().unwrap();
         let start = "ERROR the controller panicked; restarting it controller=\"test\" \
                      panic=\"the first start fails\" wait_ms=";

@@ -8,7 +8,6 @@
 //! - [`Dialer`] and [`exchange`]: the client side.
 //! - [`Body`]: the bytes of a response, complete or as a stream.
 //! - [`ErrorLog`]: decides which errors of a retry loop are logged.
-//! - [`exposition`]: Prometheus metrics in the format that a client asks for.
 //!
 //! Knows no Kubernetes: the request handler decides on access.
 
@@ -19,7 +18,6 @@ mod connections;
 mod dial;
 mod error_log;
 mod exchange;
-pub mod exposition;
 mod listener;
 mod outgoing;
 mod server_tls;

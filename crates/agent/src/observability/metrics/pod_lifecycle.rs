@@ -8,7 +8,7 @@ use std::time::Duration;
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use crate::observability::prometheus::{Counter, Histogram, Registry};
+use ::metrics::{Counter, Histogram, Registry};
 
 /// Upper bounds in seconds of the startup time of pods: upstream's.
 const STARTS: &[f64] = &[
