@@ -450,7 +450,7 @@ impl Worker {
         self.context.recorder.container(pod, role, &container.name, event);
         let message = format!(
             "back-off {} restarting failed container={} pod={}",
-            go_duration(self.backoff.wait(&key)),
+            objects::go::duration(self.backoff.wait(&key)),
             container.name,
             security::describe(pod),
         );
@@ -578,14 +578,6 @@ fn refusal(error: &client::Error) -> String {
     }
 }
 
-/// Formats whole seconds as Go does: `10s`, `2m40s`, `5m0s`.
-fn go_duration(duration: Duration) -> String {
-    match (duration.as_secs() / 60, duration.as_secs() % 60) {
-        (0, seconds) => format!("{seconds}s"),
-        (minutes, seconds) => format!("{minutes}m{seconds}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -622,14 +614,6 @@ mod tests {
         for (path, expected) in table {
             let found = read_inside(&volume, &volume.join(path));
             assert_eq!(found.as_deref(), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn durations_are_written_as_go_does() {
-        let table = [(10, "10s"), (40, "40s"), (80, "1m20s"), (160, "2m40s"), (300, "5m0s")];
-        for (seconds, text) in table {
-            assert_eq!(go_duration(Duration::from_secs(seconds)), text);
         }
     }
 }
