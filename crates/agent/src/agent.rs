@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use client::events::write_events;
 use client::kind::PODS;
 use client::{Change, Client, Reflector, Scope};
 use cri::Capabilities;
@@ -43,7 +44,7 @@ use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Tak
 use crate::observability::events::AgentEvent;
 use crate::observability::metrics::{AgentMetrics, PodGauges};
 use crate::observability::pod_resources;
-use crate::observability::recorder::{self, Recorder};
+use crate::observability::recorder::{EVENT_WRITES, Recorder};
 use crate::observability::stats::Stats;
 use crate::pods::dependencies::PodDependencies;
 use crate::pods::pod_set::{self, PodSet, PodWithManifest};
@@ -213,11 +214,11 @@ impl Agent {
         }
         let report = NodeReport::new(&machine, &config, ledger.contents().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (recorder, queue) = Recorder::new(Arc::clone(&clock));
+        let (recorder, queue) = Recorder::new(Arc::clone(&clock), &node.name);
         // Events are written until all recorders are gone, also those of the agent's end.
-        let (client, node_name) = (api.clone(), node.name.clone());
+        let client = api.clone();
         tokio::spawn(supervisor::restart_on_panic("event recorder", move || {
-            recorder::deliver(queue.clone(), client.clone(), node_name.clone())
+            write_events(queue.clone(), client.clone(), EVENT_WRITES)
         }));
         let metrics = AgentMetrics::new();
         metrics.node_name.set(&[&node.name], 1.0);

@@ -2,10 +2,11 @@
 //!
 //! Main types: [`Client`], which knows paths, options, pages and errors over a [`Transport`];
 //! [`Remote`], the transport over HTTPS to the server of a [`Kubeconfig`]; [`Reflector`] and
-//! [`Cache`], which follow the objects of a kind. Decides nothing.
+//! [`Cache`], which follow the objects of a kind; [`events::Recorder`], which records events. Decides nothing.
 
 mod backoff;
 mod client;
+pub mod events;
 mod informer;
 mod key;
 pub mod kind;

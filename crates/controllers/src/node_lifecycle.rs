@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{LEASES, NODES, PODS};
 use client::{Cache, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use objects::timestamp::Timestamp;
@@ -19,7 +20,6 @@ use tracing::{debug, info, warn};
 use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
 use crate::observe::{self, Lease, Node, Taint};
-use crate::record::{Occurrence, Subject};
 use crate::supervise::catch_panic;
 use client::{ErrorLog, error_chain};
 
@@ -325,9 +325,9 @@ async fn sync(
             info!(node = node.name, "the node is unresponsive; setting its conditions to Unknown");
             context.client.update_subresource(NODES, "status", &object).await?;
             let message = format!("Node {} status is now: NodeNotReady", node.name);
-            let subject = Subject::of(NODES, &object);
+            let subject = InvolvedObject::of(NODES, &object);
             let recorder = context.recorder.named("node-controller");
-            recorder.record(Occurrence::normal(&subject, "NodeNotReady", message));
+            recorder.record(Event::normal(&subject, "NodeNotReady", message));
         }
         return Ok(());
     }
@@ -375,15 +375,10 @@ async fn mark_pods(context: &ControllerContext, node: &Node) -> Result<(), Error
         let done =
             context.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
         ignore_not_found(done.map(|_| ()))?;
-        let subject = Subject {
-            kind: PODS,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: pod.uid.clone(),
-        };
+        let subject = InvolvedObject::new(PODS, namespace, name, &pod.uid);
         let message = "Node is not ready".to_owned();
         let recorder = context.recorder.named("node-controller");
-        recorder.record(Occurrence::warning(&subject, "NodeNotReady", message));
+        recorder.record(Event::warning(&subject, "NodeNotReady", message));
     }
     Ok(())
 }
