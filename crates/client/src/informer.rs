@@ -370,15 +370,17 @@ impl<T> Cache<T> {
     }
 
     /// Waits until the cache has reached a state, or returns an error after ten seconds.
-    pub async fn caught_up(&self, until: &Until<'_, T>) -> Result<(), Error> {
+    pub async fn caught_up(&self, until: &CacheState<'_, T>) -> Result<(), Error> {
         const LONGEST: Duration = Duration::from_secs(10);
         let mut ticks = self.ticks.subscribe();
         let reached = |cache: &Cache<T>| {
             let inner = cache.read();
             match until {
-                Until::Revision(revision) => inner.revision >= *revision,
-                Until::Gone(key) => !inner.objects.contains_key(*key),
-                Until::Going(key, going) => inner.objects.get(*key).is_none_or(|o| going(o)),
+                CacheState::Revision(revision) => inner.revision >= *revision,
+                CacheState::Deleted(key) => !inner.objects.contains_key(*key),
+                CacheState::Deleting(key, going) => {
+                    inner.objects.get(*key).is_none_or(|o| going(o))
+                }
             }
         };
         let wait = async {
@@ -396,18 +398,18 @@ impl<T> Cache<T> {
 }
 
 /// A state that a cache is waited for.
-pub enum Until<'a, T> {
+pub enum CacheState<'a, T> {
     Revision(u64),
-    Gone(&'a Key),
+    Deleted(&'a Key),
     /// Deleted, or a state that the function accepts.
-    Going(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
+    Deleting(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
 }
 
-impl<T> std::fmt::Debug for Until<'_, T> {
+impl<T> std::fmt::Debug for CacheState<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Until::Revision(revision) => write!(f, "revision {revision}"),
-            Until::Gone(key) | Until::Going(key, _) => write!(f, "{key} gone"),
+            CacheState::Revision(revision) => write!(f, "revision {revision}"),
+            CacheState::Deleted(key) | CacheState::Deleting(key, _) => write!(f, "{key} gone"),
         }
     }
 }
@@ -522,7 +524,7 @@ mod tests {
             ("b", true, false),
         ];
         assert_eq!(received, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
-        cache.caught_up(&Until::Revision(21)).await.unwrap();
+        cache.caught_up(&CacheState::Revision(21)).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

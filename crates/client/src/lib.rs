@@ -19,7 +19,7 @@ pub use client::{
     Response, Scope, Transport, TransportError, Watch, WatchEvent, ignore_not_found,
 };
 pub use https::{ErrorLog, error_chain};
-pub use informer::{Cache, Change, IndexFn, Project, Reflector, Until, Update};
+pub use informer::{Cache, CacheState, Change, IndexFn, Project, Reflector, Update};
 pub use key::Key;
 pub use kind::Kind;
 pub use kubeconfig::{Address, Kubeconfig, KubeconfigError, Source, UnreadableError};

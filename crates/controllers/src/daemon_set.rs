@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use client::events::{Event, InvolvedObject};
 use client::kind::{CONTROLLER_REVISIONS, DAEMON_SETS};
-use client::{BoxFuture, Error, Key, PatchKind, Until, Update, ignore_not_found};
+use client::{BoxFuture, CacheState, Error, Key, PatchKind, Update, ignore_not_found};
 use serde_json::{Value, json};
 
 use crate::context::{ControllerContext, UNTYPED_BY_CONTROLLER, text};
@@ -117,7 +117,7 @@ impl DaemonSets {
                 let kind = PatchKind::Merge;
                 let done =
                     context.client.patch(CONTROLLER_REVISIONS, namespace, name, kind, &patch);
-                context.revisions.caught_up(&Until::Revision(revision(&done.await?))).await?;
+                context.revisions.caught_up(&CacheState::Revision(revision(&done.await?))).await?;
             }
             let hash = text(&same["metadata"]["labels"][HASH]).to_owned();
             self.forget(set, &own, &hash).await?;
@@ -136,7 +136,7 @@ impl DaemonSets {
             "data": data, "revision": last + 1,
         });
         match context.client.create(CONTROLLER_REVISIONS, namespace, &made).await {
-            Ok(made) => context.revisions.caught_up(&Until::Revision(revision(&made))).await?,
+            Ok(made) => context.revisions.caught_up(&CacheState::Revision(revision(&made))).await?,
             Err(error) if error.is_already_there() => {
                 // The name belongs to another owner or to a template with the same hash: raise the
                 // collision count and retry.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use client::events::{Event, InvolvedObject};
 use client::kind::{DEPLOYMENTS, REPLICA_SETS};
 use client::{
-    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, Update, ignore_not_found,
+    BoxFuture, CacheState, DeleteOptions, Error, Key, PatchKind, Propagation, Update,
+    ignore_not_found,
 };
 use serde_json::{Value, json};
 
@@ -197,16 +198,19 @@ impl Deployments {
                 };
                 ignore_not_found(client.delete(REPLICA_SETS, namespace, name, &options).await)?;
                 let key = Key::new(namespace, name);
-                return context.replica_sets.caught_up(&Until::Going(&key, &is_deleting)).await;
+                return context
+                    .replica_sets
+                    .caught_up(&CacheState::Deleting(&key, &is_deleting))
+                    .await;
             }
             Action::Own(patch) => {
                 let name = text(&deployment["metadata"]["name"]);
                 let kind = PatchKind::Merge;
                 let done = client.patch(DEPLOYMENTS, namespace, name, kind, patch).await?;
-                return context.deployments.caught_up(&Until::Revision(revision(&done))).await;
+                return context.deployments.caught_up(&CacheState::Revision(revision(&done))).await;
             }
         }?;
-        context.replica_sets.caught_up(&Until::Revision(revision(&written))).await
+        context.replica_sets.caught_up(&CacheState::Revision(revision(&written))).await
     }
 }
 

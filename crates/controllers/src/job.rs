@@ -10,7 +10,7 @@ use std::time::Duration;
 use client::events::{Event, InvolvedObject};
 use client::kind::{JOBS, PODS};
 use client::{
-    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, ignore_not_found,
+    BoxFuture, CacheState, DeleteOptions, Error, Key, PatchKind, Propagation, ignore_not_found,
 };
 use serde_json::{Value, json};
 
@@ -111,7 +111,7 @@ impl Jobs {
             Ok(written) => {
                 context
                     .pods
-                    .caught_up(&Until::Going(&pod.key(), &|seen: &Pod| {
+                    .caught_up(&CacheState::Deleting(&pod.key(), &|seen: &Pod| {
                         seen.revision >= revision(&written) || seen.uid != pod.uid
                     }))
                     .await

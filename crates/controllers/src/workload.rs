@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use client::events::{Event, InvolvedObject};
 use client::kind::{Kind, PODS};
-use client::{DeleteOptions, Error, Key, PatchKind, Until, ignore_not_found};
+use client::{CacheState, DeleteOptions, Error, Key, PatchKind, ignore_not_found};
 use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
@@ -192,7 +192,7 @@ pub(crate) async fn create_pods(
         }
     }
     if newest > 0
-        && let Err(error) = context.pods.caught_up(&Until::Revision(newest)).await
+        && let Err(error) = context.pods.caught_up(&CacheState::Revision(newest)).await
     {
         done.error = done.error.or(Some(error));
     }
@@ -228,7 +228,7 @@ pub(crate) async fn delete_pods(
     for pod in pods {
         context
             .pods
-            .caught_up(&Until::Going(&pod.key(), &|now: &Pod| {
+            .caught_up(&CacheState::Deleting(&pod.key(), &|now: &Pod| {
                 now.uid != pod.uid || now.deleting.is_some()
             }))
             .await?;
@@ -252,7 +252,7 @@ pub(crate) async fn write_status(
     new["kind"] = kind.kind.into();
     new["apiVersion"] = kind.api_version().into();
     match context.client.update_subresource(kind, "status", &new).await {
-        Ok(written) => cache.caught_up(&Until::Revision(revision(&written))).await,
+        Ok(written) => cache.caught_up(&CacheState::Revision(revision(&written))).await,
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }

@@ -72,7 +72,7 @@ pub use error::{
 };
 pub use recover::Dropped;
 pub use revision::Revision;
-pub use salvage::{Damage, Examination, Fate, LostKey, Region};
+pub use salvage::{Damage, Examination, LostKey, Region, RemainingValue};
 pub use snapshot::{Range, Snapshot};
 pub use store::{Health, Options, Store, Usage};
 pub use transaction::{Outcome, Transaction};

@@ -382,7 +382,7 @@ impl PodSet {
                 Err(rejection) => Admission::Rejected(rejection),
             }
         } else {
-            let others = self.neighbours(&uid);
+            let others = self.admitted_pods(&uid);
             let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
             admit(pod, &node, &others, allocate)
         };
