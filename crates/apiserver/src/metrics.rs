@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ::metrics::{Distribution, Family, Kind, Sample};
+use metrics::{Distribution, Family, Kind, Sample};
+use parking_lot::Mutex;
 
 /// Upper bounds of the buckets of request durations, in seconds; a subset of upstream's.
 const BUCKETS: &[f64] = &[0.001, 0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -46,7 +47,7 @@ impl Metrics {
     pub(crate) fn observe_check(&self, kind: &str, name: &'static str, is_healthy: bool) {
         let kinds = ["healthz", "livez", "readyz"];
         let Some(kind) = kinds.into_iter().find(|known| *known == kind) else { return };
-        let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut checks = self.checks.lock();
         let checked = checks.entry((kind, name)).or_default();
         checked.is_healthy = is_healthy;
         match is_healthy {
@@ -57,7 +58,7 @@ impl Metrics {
 
     /// Returns the metrics of `/metrics/slis`, with upstream's names and help.
     pub(crate) fn check_families(&self) -> [Family; 2] {
-        let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let checks = self.checks.lock().clone();
         let healthy = checks.iter().map(|((kind, check), checked)| {
             let value = f64::from(u8::from(checked.is_healthy));
             Sample::new(&[("name", check), ("type", kind)], value)
@@ -92,22 +93,22 @@ impl Metrics {
         code: u16,
         took: Duration,
     ) {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         *requests.entry((verb, resource, code)).or_default() += 1;
         drop(requests);
-        let mut durations = self.durations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut durations = self.durations.lock();
         let distribution = durations.entry(verb).or_insert_with(|| Distribution::new(BUCKETS));
         distribution.observe(took.as_secs_f64());
     }
 
     /// Returns the metrics of `/metrics`.
     pub(crate) fn families(&self, revision: u64) -> Vec<Family> {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let requests = self.requests.lock().clone();
         let requests = requests.into_iter().map(|((verb, resource, code), count)| {
             let labels = [("verb", verb), ("resource", resource), ("code", &code.to_string())];
             Sample::new(&labels, count as f64)
         });
-        let durations = self.durations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let durations = self.durations.lock().clone();
         let durations = durations.into_iter().map(|(verb, took)| (vec![("verb", verb)], took));
         let long_running =
             self.watches.load(Ordering::Relaxed) + self.tunnels.load(Ordering::Relaxed);
@@ -153,7 +154,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.observe("get", "pods", 200, Duration::from_millis(3));
         metrics.observe("get", "pods", 200, Duration::from_millis(300));
-        let text = ::metrics::text::render(&metrics.families(7));
+        let text = metrics::text::render(&metrics.families(7));
         for line in [
             "apiserver_request_total{verb=\"get\",resource=\"pods\",code=\"200\"} 2",
             "apiserver_request_duration_seconds_bucket{verb=\"get\",le=\"0.005\"} 1",

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use client::{Error, Key};
 use metrics::{Family, Kind, Sample};
+use parking_lot::{Mutex, MutexGuard};
 use tracing::error;
 
 use crate::supervise::PanicMessage;
@@ -47,8 +47,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Counters {
-    fn controllers(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, ControllerCounts>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn controllers(&self) -> MutexGuard<'_, BTreeMap<&'static str, ControllerCounts>> {
+        self.controllers.lock()
     }
 
     pub(crate) fn set_depth(&self, name: &'static str, depth: usize) {
@@ -84,7 +84,7 @@ impl Counters {
     }
 
     pub(crate) fn set_pending(&self, pending: PendingPods) {
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
+        *self.pending.lock() = pending;
     }
 
     /// Returns the last error of each controller, to find the cause of a stall.
@@ -104,7 +104,7 @@ impl Counters {
             ("unschedulable", &self.unschedulable),
             ("error", &self.errors),
         ];
-        let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = *self.pending.lock();
         let pending = [
             ("active", pending.active),
             ("backoff", pending.backoff),

@@ -58,7 +58,6 @@ mod shared;
 mod snapshot;
 mod space;
 mod store;
-mod sync;
 mod transaction;
 mod watch;
 mod writer;
