@@ -74,16 +74,16 @@ impl Node {
 
 /// A pod that is already on the node.
 #[derive(Debug, Clone)]
-pub struct Neighbour<'a> {
+pub struct AdmittedPod<'a> {
     pub pod: &'a Pod,
     /// Its allocated resources: its requests, or the requests before a resize that is pending.
     pub requests: ResourceList,
 }
 
-impl<'a> Neighbour<'a> {
+impl<'a> AdmittedPod<'a> {
     #[must_use]
-    pub fn new(pod: &'a Pod) -> Neighbour<'a> {
-        Neighbour { pod, requests: crate::requests(pod) }
+    pub fn new(pod: &'a Pod) -> AdmittedPod<'a> {
+        AdmittedPod { pod, requests: crate::requests(pod) }
     }
 }
 
@@ -183,7 +183,7 @@ impl Rejection {
 
 /// Returns the resources that are insufficient for a pod, given the `others` on the node.
 #[must_use]
-pub(crate) fn lacking(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
+pub(crate) fn lacking(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Vec<Rejection> {
     fit::insufficient(pod, node, others)
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn lacking(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<R
 pub(crate) fn check_classes(
     pod: &Pod,
     node: &Node,
-    others: &[Neighbour<'_>],
+    others: &[AdmittedPod<'_>],
 ) -> Result<(), Rejection> {
     qos_resources::check(pod, &node.classes, others)
 }
@@ -201,7 +201,7 @@ pub(crate) fn check_classes(
 pub fn admit(
     pod: &Pod,
     node: &Node,
-    others: &[Neighbour<'_>],
+    others: &[AdmittedPod<'_>],
     allocate: impl FnOnce() -> Result<(), Rejection>,
 ) -> Admission {
     match decide(pod, node, others, allocate) {
@@ -214,7 +214,7 @@ pub fn admit(
 fn decide(
     pod: &Pod,
     node: &Node,
-    others: &[Neighbour<'_>],
+    others: &[AdmittedPod<'_>],
     allocate: impl FnOnce() -> Result<(), Rejection>,
 ) -> Result<Vec<String>, Rejection> {
     check_pressure(pod, node)?;

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use client::events::write_events;
 use client::kind::PODS;
 use client::{Change, Client, Reflector, Scope};
 use cri::Capabilities;
@@ -32,7 +33,6 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::admission;
-use crate::clock::{self, Clock, SystemClock};
 use crate::context::{AgentContext, WorkerReport};
 use crate::cpusets::reconcile;
 use crate::cpusets::tracker::CpusetTracker;
@@ -43,8 +43,7 @@ use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Tak
 use crate::observability::events::AgentEvent;
 use crate::observability::metrics::{AgentMetrics, PodGauges};
 use crate::observability::pod_resources;
-use crate::observability::prometheus::Counter;
-use crate::observability::recorder::{self, Recorder};
+use crate::observability::recorder::{EVENT_WRITES, Recorder};
 use crate::observability::stats::Stats;
 use crate::pods::dependencies::PodDependencies;
 use crate::pods::pod_set::{self, PodSet, PodWithManifest};
@@ -55,7 +54,7 @@ use crate::runtime::cgroups::{self, PodCgroups};
 use crate::runtime::images::Images;
 use crate::runtime::logs::rotate::Policy;
 use crate::runtime::lower::NodeEnvironment;
-use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes};
+use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes, result_counter};
 use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
 use crate::spec::ResourceList;
@@ -63,6 +62,7 @@ use crate::status::pod_cache::PodCache;
 use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
 use client::ErrorLog;
+use client::clock::{Clock, SystemClock};
 
 mod log_rotation;
 mod manifests;
@@ -214,11 +214,11 @@ impl Agent {
         }
         let report = NodeReport::new(&machine, &config, ledger.contents().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (recorder, queue) = Recorder::new(Arc::clone(&clock));
+        let (recorder, queue) = Recorder::new(Arc::clone(&clock), &node.name);
         // Events are written until all recorders are gone, also those of the agent's end.
-        let (client, node_name) = (api.clone(), node.name.clone());
+        let client = api.clone();
         tokio::spawn(supervisor::restart_on_panic("event recorder", move || {
-            recorder::deliver(queue.clone(), client.clone(), node_name.clone())
+            write_events(queue.clone(), client.clone(), EVENT_WRITES)
         }));
         let metrics = AgentMetrics::new();
         metrics.node_name.set(&[&node.name], 1.0);
@@ -227,7 +227,7 @@ impl Agent {
         let runtime = cri::Client::new(runtime)
             .observed(move |method, took, failed| cri_metrics.observe(method, took, failed));
         let (probe_reports, probed) = mpsc::unbounded_channel();
-        let counter = Counter::of_probes(&metrics.probes);
+        let counter = result_counter(&metrics.probes);
         let (probes, probe_loop) = Probes::new(runtime.clone(), probe_reports, counter);
         let (worker_reports, reports) = mpsc::unbounded_channel();
         let (capabilities, can) = watch::channel(None);
@@ -670,7 +670,7 @@ async fn relist_loop(
             info!(failures, "listed the containers of the runtime again");
         }
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
-        let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
+        let at = SystemClock.now().unix_nanos() as f64 / 1e9;
         gauges.relisted(&summaries, began.elapsed().as_secs_f64(), since, at);
         if messages.send(AgentMessage::Relisted(summaries)).is_err() {
             return;

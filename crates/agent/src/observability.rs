@@ -1,12 +1,9 @@
 //! Metrics, usage and events.
 //!
-//! - [`prometheus`]: the registry and Prometheus' text format.
 //! - [`metrics`]: the agent's own metrics.
 //! - [`stats`]: usage of the node and its pods, for `/stats/summary` and two metrics endpoints.
 //! - [`pod_resources`]: the kubelet's Pod Resources API.
 //! - [`events`]: all events with their texts, pure; [`recorder`] writes them to the API.
-
-pub mod prometheus;
 
 pub mod metrics;
 

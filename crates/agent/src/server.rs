@@ -11,6 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ::metrics::{Family, Registry, exposition};
 use bytes::Bytes;
 use cri::Client;
 use futures::future::BoxFuture;
@@ -21,8 +22,6 @@ use https::{Answer, Body, Clock, Inbound, Limits, ListenError, Listener, ServerT
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-
-use crate::observability::prometheus;
 
 pub mod access;
 mod certificate;
@@ -35,14 +34,21 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+use self::metrics::ServerMetrics;
 use checks::HealthCheckMetrics;
-use metrics::ServerMetrics;
 
 pub use access::{API_SERVER, Access};
 pub use certificate::{Serving, ServingError};
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
+
+/// A document that a path returns. Metrics are encoded in the format that the client prefers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Document {
+    Json(Value),
+    Metrics(Vec<Family>),
+}
 
 /// Data that the server gets from the rest of the agent. All of it is in memory unless noted.
 pub trait ServerBackend: Send + Sync + 'static {
@@ -58,17 +64,17 @@ pub trait ServerBackend: Send + Sync + 'static {
     /// Returns the effective configuration as a `KubeletConfiguration`.
     fn configuration(&self) -> Value;
 
-    /// See [`crate::observability::prometheus::Registry::render`].
-    fn metrics(&self) -> String;
+    /// Returns the agent's metrics.
+    fn metrics(&self) -> Vec<Family>;
 
     /// Returns the problem of the agent, if it is unhealthy.
     fn complaint(&self) -> Option<String> {
         None
     }
 
-    /// Returns the media type and text of another path, such as `/stats/summary`. It may take a while:
-    /// the data is measured on request.
-    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
+    /// Returns the document of another path, such as `/stats/summary`. It may take a while: the data is
+    /// measured on request.
+    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<Document>> {
         let _ = path;
         Box::pin(std::future::ready(None))
     }
@@ -167,7 +173,7 @@ impl Server {
 
     /// Counts requests in the metrics.
     #[must_use]
-    pub fn measured(self, registry: &prometheus::Registry) -> Server {
+    pub fn measured(self, registry: &Registry) -> Server {
         Server { measured: Some(ServerMetrics::new(registry)), ..self }
     }
 
@@ -290,28 +296,27 @@ impl Server {
 
     async fn document(&self, request: &ServerRequest, path: &str) -> Result<Answer, Refusal> {
         let backend = &self.backend;
-        let (media, text) = match path {
-            "pods" => {
-                let list = json!({
-                    "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": backend.pods(),
-                });
-                (JSON, list.to_string())
-            }
-            "runningpods" => (JSON, running(&backend.pods()).to_string()),
-            "configz" => (JSON, json!({"kubeletconfig": backend.configuration()}).to_string()),
-            "metrics" => (prometheus::MEDIA_TYPE, backend.metrics()),
-            "metrics/slis" => (prometheus::MEDIA_TYPE, self.checks.registry.render()),
+        let found = match path {
+            "pods" => Document::Json(json!({
+                "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": backend.pods(),
+            })),
+            "runningpods" => Document::Json(running(&backend.pods())),
+            "configz" => Document::Json(json!({"kubeletconfig": backend.configuration()})),
+            "metrics" => Document::Metrics(backend.metrics()),
+            "metrics/slis" => Document::Metrics(self.checks.registry.families()),
             _ => backend
                 .document(&format!("/{path}"))
                 .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
-        if media == prometheus::MEDIA_TYPE {
-            let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
-            let (media, body) = https::exposition::negotiate(accept.unwrap_or_default(), text);
-            return Ok(document(StatusCode::OK, media, body));
-        }
-        Ok(document(StatusCode::OK, media, text))
+        let (media, body) = match found {
+            Document::Json(value) => (JSON, value.to_string().into_bytes()),
+            Document::Metrics(families) => {
+                let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+                exposition::negotiate(accept.unwrap_or_default(), &families)
+            }
+        };
+        Ok(document(StatusCode::OK, media, body))
     }
 }
 

@@ -5,7 +5,7 @@
 //! Everything is read from the store on demand, so no cache can be stale.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use objects::rules::pod::admission::{self as pods, PodRefusal};
 use objects::rules::pod::class_resources;
 use objects::rules::pod_security;
 use objects::{limits, quota};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use store::{Revision, Transaction};
 
@@ -42,7 +43,7 @@ pub(crate) struct QuotaLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>
 
 impl QuotaLocks {
     fn lock(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.0.lock();
         Arc::clone(locks.entry(namespace.to_owned()).or_default())
     }
 }

@@ -7,9 +7,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use http::{Method, StatusCode};
+use metrics::Family;
 use objects::catalog::{self, Verb};
 use objects::rules::RuleContext;
 use objects::selector::FieldSelector;
@@ -124,8 +125,7 @@ impl Api {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+        Timestamp::since_epoch(https::unix_time())
     }
 
     pub(crate) fn setting(&self) -> RuleContext<'_> {
@@ -137,9 +137,13 @@ impl Api {
         self.shared.options.plugins.has(plugin)
     }
 
-    /// Returns the metrics of the audit log, if there is one.
-    pub(crate) fn audit_metrics(&self) -> String {
-        self.shared.audit.as_ref().map(AuditLog::metrics).unwrap_or_default()
+    /// Returns the metrics of the API server, and of other components of the process.
+    pub(crate) fn metric_families(&self) -> Vec<Family> {
+        let Shared { store, metrics, flow, audit, .. } = &*self.shared;
+        let mut families = metrics.families(store.revision().get());
+        families.extend(flow.families());
+        families.extend(audit.iter().flat_map(AuditLog::families));
+        families
     }
 
     /// Adds a collector for other components of the process to `/metrics`. Only the first one is

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use https::{ErrorLog, error_chain};
+use metrics::{Family, Kind, Sample};
 use objects::timestamp::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -90,21 +91,29 @@ impl AuditLog {
     }
 
     /// Returns the metrics, with upstream's names where they exist.
-    pub(crate) fn metrics(&self) -> String {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let (events, dropped) = (read(&self.counts.events), read(&self.counts.dropped));
-        let failed = read(&self.counts.failed_writes);
-        format!(
-            "# HELP apiserver_audit_event_total Audit events generated.\n\
-             # TYPE apiserver_audit_event_total counter\n\
-             apiserver_audit_event_total {events}\n\
-             # HELP apiserver_audit_error_total Audit events that were dropped.\n\
-             # TYPE apiserver_audit_error_total counter\n\
-             apiserver_audit_error_total{{plugin=\"log\"}} {dropped}\n\
-             # HELP berth_audit_write_failures_total Writes to the audit log that failed and were tried again.\n\
-             # TYPE berth_audit_write_failures_total counter\n\
-             berth_audit_write_failures_total {failed}\n"
-        )
+    pub(crate) fn families(&self) -> [Family; 3] {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+        let dropped = Sample::new(&[("plugin", "log")], read(&self.counts.dropped));
+        [
+            Family::single(
+                Kind::Counter,
+                "apiserver_audit_event_total",
+                "Audit events generated.",
+                read(&self.counts.events),
+            ),
+            Family::new(
+                Kind::Counter,
+                "apiserver_audit_error_total",
+                "Audit events that were dropped.",
+                [dropped],
+            ),
+            Family::single(
+                Kind::Counter,
+                "berth_audit_write_failures_total",
+                "Writes to the audit log that failed and were tried again.",
+                read(&self.counts.failed_writes),
+            ),
+        ]
     }
 }
 

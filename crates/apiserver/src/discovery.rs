@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use http::header::{HeaderValue, LOCATION};
 use http::{Method, StatusCode};
+use https::unix_time;
+use metrics::exposition;
 use objects::catalog::RESOURCES;
 use objects::discovery;
 use objects::openapi::{
@@ -47,19 +48,13 @@ pub(crate) fn get(api: &Api, request: &Request, path: &str) -> Result<Reply, Api
     if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
         return health(api, request, check, rest);
     }
-    let metrics = &api.shared.metrics;
-    let metrics_text = match path {
-        "/metrics" => {
-            let mut text = metrics.render(api.store().revision().get());
-            text.push_str(&api.shared.flow.render());
-            text.push_str(&api.audit_metrics());
-            Some(text)
-        }
-        "/metrics/slis" => Some(metrics.render_checks()),
+    let families = match path {
+        "/metrics" => Some(api.metric_families()),
+        "/metrics/slis" => Some(api.shared.metrics.check_families().into()),
         _ => None,
     };
-    if let Some(text) = metrics_text {
-        let (media, body) = https::exposition::negotiate(request.header("accept"), text);
+    if let Some(families) = families {
+        let (media, body) = exposition::negotiate(request.header("accept"), &families);
         return Ok(Reply::bytes(StatusCode::OK, media, body));
     }
     if path == backup::PATH {
@@ -250,9 +245,7 @@ fn openapi_v3(request: &Request, key: &str) -> Reply {
 
 /// Returns a date one year from now, the longest time that caches use.
 fn never() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
-    Timestamp::new(seconds, 0).plus_seconds(365 * 24 * 3600).to_http_text()
+    Timestamp::since_epoch(unix_time()).plus_seconds(365 * 24 * 3600).to_http_text()
 }
 
 /// Returns a document, or 304 if the client's copy is current.
@@ -271,11 +264,8 @@ fn cached(request: &Request, document: &Document, media: &'static str) -> Reply 
 }
 
 /// The modification time of the documents: they change with the program.
-static STARTED: LazyLock<String> = LazyLock::new(|| {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
-    Timestamp::new(seconds, 0).to_http_text()
-});
+static STARTED: LazyLock<String> =
+    LazyLock::new(|| Timestamp::since_epoch(unix_time()).to_http_text());
 
 /// Compresses a reply if the client accepts it. OpenAPI documents shrink from a megabyte to a
 /// tenth.

@@ -15,12 +15,12 @@
 //! Health checks are not limited, and neither are requests without credentials, which get an error
 //! or a short document.
 
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use https::Counts;
+use metrics::{Family, Kind, Sample};
 
 use crate::accept::AcceptedFormat;
 use crate::api::request_verb;
@@ -309,27 +309,29 @@ impl Flow {
         let _ = self.connections.set(Box::new(counts));
     }
 
-    /// Returns the metrics in Prometheus text format, with upstream's names.
-    pub(crate) fn render(&self) -> String {
-        let mut text = String::new();
-        let head = |text: &mut String, name: &str, kind: &str, help: &str| {
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        };
+    /// Returns the metrics, with upstream's names where they exist.
+    pub(crate) fn families(&self) -> Vec<Family> {
         let levels = [&self.exempt, &self.system, &self.workload_low, &self.global_default];
-        let name = "apiserver_flowcontrol_rejected_requests_total";
-        head(&mut text, name, "counter", "Requests answered 429, by level and reason.");
-        for level in levels {
-            for (reason, word) in Reason::ALL {
+        let rejected = levels.into_iter().flat_map(|level| {
+            Reason::ALL.into_iter().map(move |(reason, word)| {
                 let count = level.rejected[reason as usize].load(Ordering::Relaxed);
-                let _ = writeln!(
-                    text,
-                    "{name}{{priority_level=\"{}\",reason=\"{word}\"}} {count}",
-                    level.name
-                );
-            }
-        }
+                let labels = [("priority_level", level.name), ("reason", word)];
+                Sample::new(&labels, count as f64)
+            })
+        });
+        let mut families = vec![Family::new(
+            Kind::Counter,
+            "apiserver_flowcontrol_rejected_requests_total",
+            "Requests answered 429, by level and reason.",
+            rejected,
+        )];
+        let by_level = |kind, name, help, read: &dyn Fn(&Level) -> f64| {
+            let sample =
+                |level: &Level| Sample::new(&[("priority_level", level.name)], read(level));
+            Family::new(kind, name, help, levels.into_iter().map(sample))
+        };
         type Read = fn(&Level) -> usize;
-        let gauges: [(&str, &str, Read); 6] = [
+        let gauges: [(&'static str, &'static str, Read); 6] = [
             (
                 "apiserver_flowcontrol_current_executing_requests",
                 "Requests being answered, where their number is limited.",
@@ -355,31 +357,33 @@ impl Flow {
             }),
         ];
         for (name, help, read) in gauges {
-            head(&mut text, name, "gauge", help);
-            for level in levels {
-                let (level, value) = (level.name, read(level));
-                let _ = writeln!(text, "{name}{{priority_level=\"{level}\"}} {value}");
-            }
+            families.push(by_level(Kind::Gauge, name, help, &|level| read(level) as f64));
         }
-        let name = "apiserver_terminated_watchers_total";
-        head(&mut text, name, "counter", "Watches ended because events were not read.");
-        for level in levels {
-            let count = level.terminated.load(Ordering::Relaxed);
-            let _ = writeln!(text, "{name}{{priority_level=\"{}\"}} {count}", level.name);
-        }
+        families.push(by_level(
+            Kind::Counter,
+            "apiserver_terminated_watchers_total",
+            "Watches ended because events were not read.",
+            &|level| level.terminated.load(Ordering::Relaxed) as f64,
+        ));
         if let Some(counts) = self.connections.get() {
             let Counts { anonymous, known, ended } = counts();
-            let name = "berth_connections";
-            head(&mut text, name, "gauge", "Connections, by whether the client is known.");
-            let _ = writeln!(text, "{name}{{client=\"stranger\"}} {anonymous}");
-            let _ = writeln!(text, "{name}{{client=\"known\"}} {known}");
-            let name = "berth_connections_ended_total";
-            head(&mut text, name, "counter", "Connections that the server ended, by reason.");
-            for (reason, count) in ended {
-                let _ = writeln!(text, "{name}{{reason=\"{reason}\"}} {count}");
-            }
+            let clients = [("stranger", anonymous), ("known", known)];
+            let sample = |(client, count)| Sample::new(&[("client", client)], count as f64);
+            families.push(Family::new(
+                Kind::Gauge,
+                "berth_connections",
+                "Connections, by whether the client is known.",
+                clients.map(sample),
+            ));
+            let sample = |(reason, count)| Sample::new(&[("reason", reason)], count as f64);
+            families.push(Family::new(
+                Kind::Counter,
+                "berth_connections_ended_total",
+                "Connections that the server ended, by reason.",
+                ended.into_iter().map(sample),
+            ));
         }
-        text
+        families
     }
 }
 
@@ -442,7 +446,8 @@ mod tests {
         assert_eq!(error.retry_after, Some(1));
         let line = "apiserver_flowcontrol_rejected_requests_total\
                     {priority_level=\"global-default\",reason=\"time-out\"} 1";
-        assert!(flow.render().lines().any(|found| found == line), "{}", flow.render());
+        let text = metrics::text::render(&flow.families());
+        assert!(text.lines().any(|found| found == line), "{text}");
         // Health checks, other users, and other levels.
         flow.enter(&request(Some(&viewer), "/healthz", "")).await.unwrap();
         for user in [

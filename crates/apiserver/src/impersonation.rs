@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use http::HeaderMap;
-use objects::cursor::go_quoted;
+use objects::go;
 use percent_encoding::percent_decode_str;
 
 use crate::error::ApiError;
@@ -135,7 +135,7 @@ fn complete(mut user: User) -> User {
 /// Formats the user in Go syntax, as in upstream's message.
 fn go_syntax(user: &User) -> String {
     let list = |texts: &[String]| {
-        let quoted: Vec<String> = texts.iter().map(|text| go_quoted(text)).collect();
+        let quoted: Vec<String> = texts.iter().map(|text| go::quoted(text)).collect();
         format!("[]string{{{}}}", quoted.join(", "))
     };
     let groups = match user.groups.as_slice() {
@@ -146,11 +146,11 @@ fn go_syntax(user: &User) -> String {
         true => "map[string][]string(nil)".to_owned(),
         false => {
             let pairs = user.extra.iter();
-            let pairs = pairs.map(|(key, texts)| format!("{}:{}", go_quoted(key), list(texts)));
+            let pairs = pairs.map(|(key, texts)| format!("{}:{}", go::quoted(key), list(texts)));
             format!("map[string][]string{{{}}}", pairs.collect::<Vec<_>>().join(", "))
         }
     };
-    let (name, uid) = (go_quoted(&user.name), go_quoted(&user.uid));
+    let (name, uid) = (go::quoted(&user.name), go::quoted(&user.uid));
     format!("&user.DefaultInfo{{Name:{name}, UID:{uid}, Groups:{groups}, Extra:{extra}}}")
 }
 

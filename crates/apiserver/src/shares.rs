@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -55,7 +56,7 @@ impl Shares {
     }
 
     pub(crate) fn account(&self, client: &str) -> Account {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let own = clients.get(client).and_then(Weak::upgrade).unwrap_or_else(|| {
             if clients.len() >= MANY_CLIENTS {
                 clients.retain(|_, own| own.strong_count() > 0);
@@ -186,7 +187,7 @@ mod tests {
         for number in 0..10 * MANY_CLIENTS {
             let _ = shares.account(&number.to_string());
         }
-        assert!(shares.clients.lock().unwrap().len() <= MANY_CLIENTS);
+        assert!(shares.clients.lock().len() <= MANY_CLIENTS);
         let _share = kept.take(6).unwrap();
         assert!(shares.account("kept").take(1).is_none());
     }

@@ -649,7 +649,7 @@ pub(crate) fn patched_type(
     let invalid = |detail: &str| {
         let mut causes = Causes::default();
         let shown = patch::invalid_value(kind, schema, id, old, body, &outcome.value);
-        let shown = objects::cursor::go_quoted(&shown);
+        let shown = objects::go::quoted(&shown);
         causes.add("FieldValueInvalid", "patch", format!("Invalid value: {shown}: {detail}"));
         ApiError::invalid_kind("", "", "", &causes)
     };

@@ -25,7 +25,7 @@ mod target;
 mod topology;
 mod version;
 
-use crate::logging::{self, LogOptions};
+use crate::logging::{self, LogOptions, Notice, print_notice};
 use crate::terminal::{Colours, Terminal};
 
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
@@ -117,12 +117,12 @@ pub fn main() -> ExitCode {
         Err(error) => match error.downcast_ref::<BadInput>() {
             Some(BadInput(problems)) => {
                 for problem in problems {
-                    anstream::eprintln!("\x1b[1;31merror:\x1b[0m {problem}");
+                    print_notice(Notice::Error, problem);
                 }
                 ExitCode::from(2)
             }
             None => {
-                anstream::eprintln!("\x1b[1;31merror:\x1b[0m {error:#}");
+                print_notice(Notice::Error, &format!("{error:#}"));
                 ExitCode::from(1)
             }
         },

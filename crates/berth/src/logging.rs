@@ -2,10 +2,14 @@
 //!
 //! Main type: [`LogOptions`], the flags of every command that runs for a long time. A flag overrides
 //! `RUST_LOG`, which overrides the level `info`. Data goes to standard output, logs never do.
+//! [`print_notice`] prints what a command reports outside of its log, in the format of the log.
 
 use std::env;
+use std::sync::OnceLock;
 
 use clap::{ArgAction, Args, ValueEnum};
+use objects::timestamp::Timestamp;
+use serde_json::json;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
@@ -55,6 +59,42 @@ enum LogFormat {
     Text,
     /// A JSON object per line
     Json,
+}
+
+/// The format of the logs, once [`begin`] was called.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// A message of a command on standard error that no log level hides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Note,
+    Warning,
+    Error,
+}
+
+/// Prints a message: an object like those of the log if logs are JSON, otherwise a line of text.
+pub(crate) fn print_notice(notice: Notice, text: &str) {
+    if FORMAT.get() == Some(&LogFormat::Json) {
+        let now = Timestamp::since_epoch(https::unix_time());
+        anstream::eprintln!("{}", json_notice(notice, text, now));
+        return;
+    }
+    let word = match notice {
+        Notice::Note => "\x1b[2mnote:\x1b[0m",
+        Notice::Warning => "\x1b[33mwarning:\x1b[0m",
+        Notice::Error => "\x1b[1;31merror:\x1b[0m",
+    };
+    anstream::eprintln!("{word} {text}");
+}
+
+fn json_notice(notice: Notice, text: &str, now: Timestamp) -> String {
+    let level = match notice {
+        Notice::Note => "INFO",
+        Notice::Warning => "WARN",
+        Notice::Error => "ERROR",
+    };
+    let timestamp = now.to_micros_text();
+    json!({"timestamp": timestamp, "level": level, "message": text, "target": "berth"}).to_string()
 }
 
 /// An invalid filter in the environment.
@@ -110,6 +150,7 @@ fn checked(text: &str) -> Result<String, String> {
 
 /// Starts logging. Events of pods are sent to the API, not logged.
 pub fn begin(options: &LogOptions) -> Result<(), LogError> {
+    let _ = FORMAT.set(options.log_format);
     let filter = options.filter(env::var(VARIABLE).ok())?;
     // Checked above.
     let filter = EnvFilter::builder().parse_lossy(filter);
@@ -131,6 +172,22 @@ mod tests {
     struct Command {
         #[command(flatten)]
         log: LogOptions,
+    }
+
+    #[test]
+    fn notices_have_the_fields_of_the_log() {
+        for (notice, level) in
+            [(Notice::Note, "INFO"), (Notice::Warning, "WARN"), (Notice::Error, "ERROR")]
+        {
+            let line = json_notice(notice, "a\n\"b\"", Timestamp::new(1_700_000_000, 5_000));
+            let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+            let expected = json!({
+                "timestamp": "2023-11-14T22:13:20.000005Z", "level": level,
+                "message": "a\n\"b\"", "target": "berth",
+            });
+            assert_eq!(object, expected);
+            assert!(!line.contains('\n'), "{line}");
+        }
     }
 
     fn options(args: &[&str]) -> Result<LogOptions, String> {

@@ -2,7 +2,6 @@
 //!
 //! [`run`] shows the sequence. Main type: [`Settings`]. Nothing is decided here.
 
-use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -252,27 +251,11 @@ fn start_controllers(
     let controllers = controllers::run(&client, options)?;
     let counters = Arc::clone(controllers.counters());
     api.register_metrics(Box::new(move || {
-        render_readings(&counters.readings()) + &maintenance::render_metrics(&store)
+        let mut families = counters.families();
+        families.extend(maintenance::metric_families(&store));
+        families
     }));
     Ok(controllers)
-}
-
-/// Renders the controllers' metrics in the Prometheus text format.
-fn render_readings(readings: &[controllers::Reading]) -> String {
-    let mut text = String::new();
-    let mut last = "";
-    for controllers::Reading { name, label, value } in readings {
-        if *name != last {
-            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-            let _ = writeln!(text, "# TYPE {name} {kind}");
-            last = name;
-        }
-        let _ = match label {
-            ("", _) => writeln!(text, "{name} {value}"),
-            (key, word) => writeln!(text, "{name}{{{key}=\"{word}\"}} {value}"),
-        };
-    }
-    text
 }
 
 /// Refuses to start a new cluster with the keys of one whose store is missing.

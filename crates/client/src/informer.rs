@@ -14,23 +14,27 @@
 //! ```
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use https::{ErrorLog, error_chain};
 use objects::types::{Object, PartialObjectMetadata};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, trace, warn};
 
-use crate::backoff::backoff;
+use crate::backoff::Backoff;
 use crate::client::{Client, Error, Scope, Watch, WatchEvent};
 use crate::key::Key;
 use crate::kind::Kind;
 
 /// The requested duration of a watch. Upstream's informers use five to ten minutes.
 const WATCH_SECONDS: u64 = 420;
+
+/// The wait after a failed list or watch.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Projects an object to the value that a component needs.
 pub type Project<P, T> = fn(P) -> T;
@@ -263,13 +267,14 @@ impl<P: Object + DeserializeOwned, T> Reflector<P, T> {
                 }
                 Err(error) => {
                     failures += 1;
-                    let wait = backoff(self.kind.plural, failures, 100, 10_000);
+                    let wait = RETRY.wait_with_jitter(self.kind.plural, failures);
                     let error = error_chain(&error);
                     if errors.failed(&error) {
                         let kind = self.kind.plural;
-                        warn!(kind, error, retry_in_ms = wait, "cannot list or watch; retrying");
+                        let retry_in_ms = wait.as_millis();
+                        warn!(kind, error, retry_in_ms, "cannot list or watch; retrying");
                     }
-                    tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+                    tokio::time::sleep(wait).await;
                 }
             }
         }
@@ -328,12 +333,12 @@ impl<T> Cache<T> {
         Cache { inner: RwLock::new(inner), ticks: watch::Sender::new(0) }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<T>> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Inner<T>> {
+        self.inner.read()
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner<T>> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Inner<T>> {
+        self.inner.write()
     }
 
     #[must_use]
@@ -416,15 +421,17 @@ impl<T> Cache<T> {
     }
 
     /// Waits until the cache has reached a state, or returns an error after ten seconds.
-    pub async fn caught_up(&self, until: &Until<'_, T>) -> Result<(), Error> {
+    pub async fn caught_up(&self, until: &CacheState<'_, T>) -> Result<(), Error> {
         const LONGEST: Duration = Duration::from_secs(10);
         let mut ticks = self.ticks.subscribe();
         let reached = |cache: &Cache<T>| {
             let inner = cache.read();
             match until {
-                Until::Revision(revision) => inner.revision >= *revision,
-                Until::Gone(key) => !inner.objects.contains_key(*key),
-                Until::Going(key, going) => inner.objects.get(*key).is_none_or(|o| going(o)),
+                CacheState::Revision(revision) => inner.revision >= *revision,
+                CacheState::Deleted(key) => !inner.objects.contains_key(*key),
+                CacheState::Deleting(key, going) => {
+                    inner.objects.get(*key).is_none_or(|o| going(o))
+                }
             }
         };
         let wait = async {
@@ -442,18 +449,18 @@ impl<T> Cache<T> {
 }
 
 /// A state that a cache is waited for.
-pub enum Until<'a, T> {
+pub enum CacheState<'a, T> {
     Revision(u64),
-    Gone(&'a Key),
+    Deleted(&'a Key),
     /// Deleted, or a state that the function accepts.
-    Going(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
+    Deleting(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
 }
 
-impl<T> std::fmt::Debug for Until<'_, T> {
+impl<T> std::fmt::Debug for CacheState<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Until::Revision(revision) => write!(f, "revision {revision}"),
-            Until::Gone(key) | Until::Going(key, _) => write!(f, "{key} gone"),
+            CacheState::Revision(revision) => write!(f, "revision {revision}"),
+            CacheState::Deleted(key) | CacheState::Deleting(key, _) => write!(f, "{key} gone"),
         }
     }
 }
@@ -568,7 +575,7 @@ mod tests {
             ("b", true, false),
         ];
         assert_eq!(received, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
-        cache.caught_up(&Until::Revision(21)).await.unwrap();
+        cache.caught_up(&CacheState::Revision(21)).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@
 //! is safe.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use http_body_util::{BodyExt as _, Full};
 use https::certificates::Pair;
 use https::{DialError, Dialer, MaterialError, error_chain};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -150,7 +151,7 @@ impl Shared {
 
     fn bearer(&self) -> Result<Option<HeaderValue>, RemoteError> {
         let Some(source) = &self.config.token else { return Ok(None) };
-        let mut cached = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.token.lock();
         if let Some((until, value)) = &*cached
             && (Instant::now() < *until || matches!(source, Source::Inline(_)))
         {

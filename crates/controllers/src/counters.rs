@@ -1,22 +1,14 @@
-//! Counters of the controllers: [`Counters`], read as plain numbers by the metrics endpoint.
+//! Counters of the controllers: [`Counters`], returned as families of the crate `metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use client::{Error, Key};
+use metrics::{Family, Kind, Sample};
+use parking_lot::{Mutex, MutexGuard};
 use tracing::error;
 
 use crate::supervise::PanicMessage;
-
-/// One value with the metric name and label that upstream uses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
-    pub name: &'static str,
-    /// Name and value of the label. Both are empty if the metric has no label.
-    pub label: (&'static str, String),
-    pub value: u64,
-}
 
 /// The lengths of the scheduler's queues, with upstream's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,8 +47,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Counters {
-    fn controllers(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, ControllerCounts>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn controllers(&self) -> MutexGuard<'_, BTreeMap<&'static str, ControllerCounts>> {
+        self.controllers.lock()
     }
 
     pub(crate) fn set_depth(&self, name: &'static str, depth: usize) {
@@ -92,7 +84,7 @@ impl Counters {
     }
 
     pub(crate) fn set_pending(&self, pending: PendingPods) {
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
+        *self.pending.lock() = pending;
     }
 
     /// Returns the last error of each controller, to find the cause of a stall.
@@ -103,43 +95,52 @@ impl Counters {
         failed.map(|(name, counts)| (*name, counts.last_error.clone())).collect()
     }
 
-    /// Returns all values, grouped by name.
+    /// Returns the metrics, with upstream's names where they exist.
     #[must_use]
-    pub fn readings(&self) -> Vec<Reading> {
-        let mut all = Vec::new();
-        let mut add = |name, label: (&'static str, &str), value: u64| {
-            all.push(Reading { name, label: (label.0, label.1.to_owned()), value });
-        };
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let attempts = "scheduler_schedule_attempts_total";
-        add(attempts, ("result", "scheduled"), load(&self.scheduled));
-        add(attempts, ("result", "unschedulable"), load(&self.unschedulable));
-        add(attempts, ("result", "error"), load(&self.errors));
-        add("scheduler_preemption_attempts_total", ("", ""), load(&self.preemptions));
-        add("berth_invalid_node_reports_total", ("", ""), load(&self.invalid_reports));
-        add("berth_events_dropped_total", ("", ""), load(&self.events_dropped));
-        let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        for (queue, length) in [
+    pub fn families(&self) -> Vec<Family> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let attempts = [
+            ("scheduled", &self.scheduled),
+            ("unschedulable", &self.unschedulable),
+            ("error", &self.errors),
+        ];
+        let pending = *self.pending.lock();
+        let pending = [
             ("active", pending.active),
             ("backoff", pending.backoff),
             ("unschedulable", pending.unschedulable),
             ("gated", pending.gated),
-        ] {
-            add("scheduler_pending_pods", ("queue", queue), length as u64);
-        }
+        ];
         let controllers = self.controllers();
-        for (name, counts) in controllers.iter() {
-            add("workqueue_depth", ("name", name), counts.depth as u64);
-        }
-        for (name, counts) in controllers.iter() {
-            add("workqueue_retries_total", ("name", name), counts.retries);
-        }
-        for (name, counts) in controllers.iter() {
-            add("berth_controller_panics_total", ("name", name), counts.panics);
-        }
-        for (name, counts) in controllers.iter() {
-            add("berth_controller_restarts_total", ("name", name), counts.restarts);
-        }
-        all
+        let by_controller = |kind, name, read: fn(&ControllerCounts) -> f64| {
+            let sample = |(name, counts): (&&str, &_)| Sample::new(&[("name", name)], read(counts));
+            Family::new(kind, name, "", controllers.iter().map(sample))
+        };
+        let counter = |name, value| Family::single(Kind::Counter, name, "", load(value));
+        vec![
+            Family::new(
+                Kind::Counter,
+                "scheduler_schedule_attempts_total",
+                "",
+                attempts.map(|(result, count)| Sample::new(&[("result", result)], load(count))),
+            ),
+            counter("scheduler_preemption_attempts_total", &self.preemptions),
+            counter("berth_invalid_node_reports_total", &self.invalid_reports),
+            counter("berth_events_dropped_total", &self.events_dropped),
+            Family::new(
+                Kind::Gauge,
+                "scheduler_pending_pods",
+                "",
+                pending.map(|(queue, length)| Sample::new(&[("queue", queue)], length as f64)),
+            ),
+            by_controller(Kind::Gauge, "workqueue_depth", |counts| counts.depth as f64),
+            by_controller(Kind::Counter, "workqueue_retries_total", |counts| counts.retries as f64),
+            by_controller(Kind::Counter, "berth_controller_panics_total", |counts| {
+                counts.panics as f64
+            }),
+            by_controller(Kind::Counter, "berth_controller_restarts_total", |counts| {
+                counts.restarts as f64
+            }),
+        ]
     }
 }

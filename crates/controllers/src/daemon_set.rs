@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{CONTROLLER_REVISIONS, DAEMON_SETS};
-use client::{BoxFuture, Error, Key, PatchKind, Until, Update, ignore_not_found};
+use client::{BoxFuture, CacheState, Error, Key, PatchKind, Update, ignore_not_found};
 use serde_json::{Value, json};
 
 use crate::context::{ControllerContext, UNTYPED_BY_CONTROLLER, text};
 use crate::observe::{Node, Pod};
-use crate::record::{Occurrence, Subject};
 use crate::workload::{
     claimed_pods, create_pods, delete_pods, int, is_deleting, owner_reference, pod_from_template,
     revision, selector, template_hash, write_status,
@@ -58,7 +58,7 @@ impl DaemonSets {
             return Ok(None);
         }
         let recorder = context.recorder.named("daemonset-controller");
-        let subject = Subject::of(DAEMON_SETS, &set);
+        let subject = InvolvedObject::of(DAEMON_SETS, &set);
         let hash = self.keep_history(&set).await?;
         let all: BTreeMap<String, Arc<Node>> = context
             .nodes
@@ -76,7 +76,7 @@ impl DaemonSets {
                 pod.key(),
                 pod.node
             );
-            recorder.record(Occurrence::warning(&subject, "FailedDaemonPod", message));
+            recorder.record(Event::warning(&subject, "FailedDaemonPod", message));
         }
         let mut gone = plan.delete.clone();
         gone.truncate(BURST);
@@ -117,7 +117,7 @@ impl DaemonSets {
                 let kind = PatchKind::Merge;
                 let done =
                     context.client.patch(CONTROLLER_REVISIONS, namespace, name, kind, &patch);
-                context.revisions.caught_up(&Until::Revision(revision(&done.await?))).await?;
+                context.revisions.caught_up(&CacheState::Revision(revision(&done.await?))).await?;
             }
             let hash = text(&same["metadata"]["labels"][HASH]).to_owned();
             self.forget(set, &own, &hash).await?;
@@ -136,7 +136,7 @@ impl DaemonSets {
             "data": data, "revision": last + 1,
         });
         match context.client.create(CONTROLLER_REVISIONS, namespace, &made).await {
-            Ok(made) => context.revisions.caught_up(&Until::Revision(revision(&made))).await?,
+            Ok(made) => context.revisions.caught_up(&CacheState::Revision(revision(&made))).await?,
             Err(error) if error.is_already_there() => {
                 // The name belongs to another owner or to a template with the same hash: raise the
                 // collision count and retry.

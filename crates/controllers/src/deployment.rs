@@ -7,9 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{DEPLOYMENTS, REPLICA_SETS};
 use client::{
-    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, Update, ignore_not_found,
+    BoxFuture, CacheState, DeleteOptions, Error, Key, PatchKind, Propagation, Update,
+    ignore_not_found,
 };
 use serde_json::{Value, json};
 
@@ -17,7 +19,6 @@ use crate::context::{
     ControllerContext, UNTYPED_BY_CONTROLLER, UNTYPED_BY_NAMESPACE, controller_of, text,
 };
 use crate::observe::Pod;
-use crate::record::{Occurrence, Subject};
 use crate::workload::{
     Claim, claim, is_deleting, labels, revision, selector, settle_claim, write_status,
 };
@@ -146,7 +147,7 @@ impl Deployments {
         let context = &*self.0;
         let client = &context.client;
         let namespace = text(&deployment["metadata"]["namespace"]);
-        let subject = Subject::of(DEPLOYMENTS, deployment);
+        let subject = InvolvedObject::of(DEPLOYMENTS, deployment);
         let recorder = context.recorder.named("deployment-controller");
         let written = match action {
             Action::Create(set) => match client.create(REPLICA_SETS, namespace, set).await {
@@ -197,21 +198,24 @@ impl Deployments {
                 };
                 ignore_not_found(client.delete(REPLICA_SETS, namespace, name, &options).await)?;
                 let key = Key::new(namespace, name);
-                return context.replica_sets.caught_up(&Until::Going(&key, &is_deleting)).await;
+                return context
+                    .replica_sets
+                    .caught_up(&CacheState::Deleting(&key, &is_deleting))
+                    .await;
             }
             Action::Own(patch) => {
                 let name = text(&deployment["metadata"]["name"]);
                 let kind = PatchKind::Merge;
                 let done = client.patch(DEPLOYMENTS, namespace, name, kind, patch).await?;
-                return context.deployments.caught_up(&Until::Revision(revision(&done))).await;
+                return context.deployments.caught_up(&CacheState::Revision(revision(&done))).await;
             }
         }?;
-        context.replica_sets.caught_up(&Until::Revision(revision(&written))).await
+        context.replica_sets.caught_up(&CacheState::Revision(revision(&written))).await
     }
 }
 
-fn scaled(deployment: &Subject, set: &str, from: i64, to: i64) -> Occurrence {
+fn scaled(deployment: &InvolvedObject, set: &str, from: i64, to: i64) -> Event {
     let direction = if to > from { "up" } else { "down" };
     let message = format!("Scaled {direction} replica set {set} from {from} to {to}");
-    Occurrence::normal(deployment, "ScalingReplicaSet", message)
+    Event::normal(deployment, "ScalingReplicaSet", message)
 }

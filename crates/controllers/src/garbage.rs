@@ -6,7 +6,7 @@
 //! before it counts as gone.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::Kind;
@@ -15,6 +15,7 @@ use client::{
     ignore_not_found,
 };
 use objects::catalog::{self, Verb};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::debug;
@@ -51,8 +52,8 @@ impl Garbage {
         Garbage { context, graph: Mutex::default(), missing }
     }
 
-    fn graph(&self) -> std::sync::MutexGuard<'_, Graph> {
-        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    fn graph(&self) -> MutexGuard<'_, Graph> {
+        self.graph.lock()
     }
 
     /// Returns the informers that keep the graph up to date. An informer runs until it is dropped.
@@ -92,7 +93,7 @@ impl Garbage {
                 for (key, _, metadata) in all {
                     affected.extend(graph.apply(Item::new(kind, key, metadata)));
                 }
-                self.missing.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
+                self.missing.lock().remove(&kind);
                 affected
             }
             Change::Applied { key, object, .. } => graph.apply(Item::new(kind, key, object)),
@@ -102,7 +103,7 @@ impl Garbage {
     }
 
     fn is_ready(&self) -> bool {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.missing.lock().is_empty()
     }
 
     /// Asks the API whether an owner that is missing from the graph is gone.

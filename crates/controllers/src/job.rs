@@ -7,15 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{JOBS, PODS};
 use client::{
-    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, ignore_not_found,
+    BoxFuture, CacheState, DeleteOptions, Error, Key, PatchKind, Propagation, ignore_not_found,
 };
 use serde_json::{Value, json};
 
 use crate::context::{BY_NAMESPACE, ControllerContext, text};
 use crate::observe::{IndexFailures, Pod, seconds};
-use crate::record::{Occurrence, Subject};
 use crate::workload::{
     claimed_pods, create_pods, delete_pods, is_deleting, pod_from_template, revision, selector,
     write_status,
@@ -64,7 +64,7 @@ impl Jobs {
         let Some(job) = job.filter(|job| !is_done(job)) else { return Ok(None) };
         let Some(selector) = selector(&job) else { return Ok(None) };
         let recorder = context.recorder.named("job-controller");
-        let subject = Subject::of(JOBS, &job);
+        let subject = InvolvedObject::of(JOBS, &job);
         let pods = claimed_pods(context, JOBS, &job, &selector).await?;
         for adopted in pods.iter().filter(|pod| pod.owner.is_none()) {
             self.track(adopted).await?;
@@ -73,8 +73,8 @@ impl Jobs {
         // The status must record the uids before the finalizers are removed.
         write_status(context, JOBS, &context.jobs, &job, plan.status).await?;
         for JobEvent { warning, reason, message } in plan.events {
-            let event = Occurrence::normal(&subject, reason, message);
-            recorder.record(Occurrence { warning, ..event });
+            let event = if warning { Event::warning } else { Event::normal };
+            recorder.record(event(&subject, reason, message));
         }
         for pod in &plan.release {
             self.release(pod).await?;
@@ -111,7 +111,7 @@ impl Jobs {
             Ok(written) => {
                 context
                     .pods
-                    .caught_up(&Until::Going(&pod.key(), &|seen: &Pod| {
+                    .caught_up(&CacheState::Deleting(&pod.key(), &|seen: &Pod| {
                         seen.revision >= revision(&written) || seen.uid != pod.uid
                     }))
                     .await

@@ -29,6 +29,6 @@ mod taint_eviction;
 mod workload;
 mod workqueue;
 
-pub use counters::{Counters, PendingPods, Reading};
+pub use counters::{Counters, PendingPods};
 pub use options::{Controller, Options, Selection, UnknownController};
 pub use run::{Handle, StartError, run};

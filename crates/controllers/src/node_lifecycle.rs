@@ -8,7 +8,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{LEASES, NODES, PODS};
 use client::{Cache, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use objects::timestamp::Timestamp;
@@ -16,12 +18,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
 use objects::types::{MicroTime, Taint, Time};
 
 use crate::observe::{self, Lease, Node};
-use crate::record::{Occurrence, Subject};
 use crate::supervise::catch_panic;
 use client::{ErrorLog, error_chain};
 
@@ -83,7 +83,6 @@ fn is_ready(node: &Node) -> bool {
     node.condition("Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// The last heartbeat of each node, and its last readiness.
 /// The times at which a node with this UID last reported that it is alive.
 #[derive(Debug, PartialEq, Eq)]
 struct Heartbeat {
@@ -92,9 +91,10 @@ struct Heartbeat {
     condition: Option<Time>,
 }
 
+/// The last heartbeat of each node, and its last readiness.
 #[derive(Debug, Default)]
 struct NodeMonitor {
-    heartbeats: HashMap<String, (Heartbeat, Millis)>,
+    heartbeats: HashMap<String, (Heartbeat, Duration)>,
     /// True if the node was ready; false once its pods have been marked NotReady.
     ready: HashMap<String, bool>,
 }
@@ -105,8 +105,8 @@ impl NodeMonitor {
         &mut self,
         node: &Node,
         lease: Option<&Lease>,
-        grace: Millis,
-        now: Millis,
+        grace: Duration,
+        now: Duration,
     ) -> bool {
         let heartbeat = Heartbeat {
             uid: node.uid.clone(),
@@ -114,7 +114,7 @@ impl NodeMonitor {
             condition: node.condition("Ready").and_then(|ready| ready.last_heartbeat_time),
         };
         match self.heartbeats.get(&node.name) {
-            Some((old, at)) if *old == heartbeat => now - at > grace,
+            Some((old, at)) if *old == heartbeat => now.saturating_sub(*at) > grace,
             _ => {
                 self.heartbeats.insert(node.name.clone(), (heartbeat, now));
                 false
@@ -256,7 +256,7 @@ async fn monitor_nodes(
     let mut last_disruption = Disruption::Ordinary;
     let mut monitor = NodeMonitor::default();
     let mut updates = context.nodes.subscribe();
-    let grace = i64::try_from(context.options.node_monitor_grace.as_millis()).unwrap_or(i64::MAX);
+    let grace = context.options.node_monitor_grace;
     let mut tick = tokio::time::interval(context.options.node_monitor_period);
     loop {
         let names: Vec<Key> = tokio::select! {
@@ -279,7 +279,7 @@ async fn monitor_nodes(
                 continue;
             };
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
-            let now = context.clock.millis();
+            let now = context.clock.elapsed();
             let unresponsive = monitor.is_unresponsive(&node, lease.as_deref(), grace, now);
             match catch_panic(sync(context, &mut monitor, &node, unresponsive, disruption)).await {
                 Ok(Ok(())) => {}
@@ -321,9 +321,9 @@ async fn sync(
             info!(node = node.name, "the node is unresponsive; setting its conditions to Unknown");
             context.client.update_subresource(NODES, "status", &object).await?;
             let message = format!("Node {} status is now: NodeNotReady", node.name);
-            let subject = Subject::of(NODES, &object);
+            let subject = InvolvedObject::of(NODES, &object);
             let recorder = context.recorder.named("node-controller");
-            recorder.record(Occurrence::normal(&subject, "NodeNotReady", message));
+            recorder.record(Event::normal(&subject, "NodeNotReady", message));
         }
         return Ok(());
     }
@@ -371,15 +371,10 @@ async fn mark_pods(context: &ControllerContext, node: &Node) -> Result<(), Error
         let done =
             context.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
         ignore_not_found(done.map(|_| ()))?;
-        let subject = Subject {
-            kind: PODS,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: pod.uid.clone(),
-        };
+        let subject = InvolvedObject::new(PODS, namespace, name, &pod.uid);
         let message = "Node is not ready".to_owned();
         let recorder = context.recorder.named("node-controller");
-        recorder.record(Occurrence::warning(&subject, "NodeNotReady", message));
+        recorder.record(Event::warning(&subject, "NodeNotReady", message));
     }
     Ok(())
 }
@@ -436,11 +431,13 @@ mod tests {
         let mut monitor = NodeMonitor::default();
         let lease = |seconds| Lease { renewed: Some(MicroTime(Timestamp::new(seconds, 0))) };
         let node = node("True", &[]);
-        assert!(!monitor.is_unresponsive(&node, Some(&lease(1)), 40, 0));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease(1)), 40, 40));
-        assert!(monitor.is_unresponsive(&node, Some(&lease(1)), 40, 41));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease(2)), 40, 50));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease(2)), 40, 90));
+        for (renewal, seconds, expected) in
+            [(1, 0, false), (1, 40, false), (1, 41, true), (2, 50, false), (2, 90, false)]
+        {
+            let (grace, now) = (Duration::from_secs(40), Duration::from_secs(seconds));
+            let unresponsive = monitor.is_unresponsive(&node, Some(&lease(renewal)), grace, now);
+            assert_eq!(unresponsive, expected, "lease {renewal} after {seconds} s");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::events::InvolvedObject;
 use client::kind::REPLICA_SETS;
 use client::{BoxFuture, Error, Key};
 use objects::timestamp::Timestamp;
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 
 use crate::context::ControllerContext;
 use crate::observe::{Pod, Seconds};
-use crate::record::Subject;
 use crate::workload::{
     claimed_pods, conditions, create_pods, delete_pods, int, is_deleting, pod_from_template,
     replicas, selector, set_condition, write_status,
@@ -126,7 +126,7 @@ impl ReplicaSets {
         let Some(set) = context.replica_sets.get(&key) else { return Ok(None) };
         let Some(selector) = selector(&set) else { return Ok(None) };
         let recorder = context.recorder.named("replicaset-controller");
-        let subject = Subject::of(REPLICA_SETS, &set);
+        let subject = InvolvedObject::of(REPLICA_SETS, &set);
         let mut pods = claimed_pods(context, REPLICA_SETS, &set, &selector).await?;
         let mut failed = None;
         if !is_deleting(&set) {

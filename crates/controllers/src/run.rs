@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use client::events::write_events;
 use client::{BoxFuture, Cache, Client, Key, Update, kind};
 use scheduling::ProfileError;
 use thiserror::Error;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
@@ -70,15 +71,13 @@ pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
     scheduling::Scheduler::new(&options.scheduling)?;
     let clock = Clock::start();
     let counters = Arc::new(Counters::default());
-    let (recorder, occurrences) = Recorder::new(counters.clone());
+    let (recorder, queue) = Recorder::new(clock, counters.clone());
     let (stop, stopped) = watch::channel(false);
     let mut rest = JoinSet::new();
     let mut controllers: JoinSet<()> = JoinSet::new();
-    let occurrences = Arc::new(Mutex::new(occurrences));
     let writer = client.clone();
-    let write_events: Start = Box::new(move || {
-        Box::pin(record::write_events(writer.clone(), clock, occurrences.clone()))
-    });
+    let write_events: Start =
+        Box::new(move || Box::pin(write_events(queue.clone(), writer.clone(), record::MAX_WRITES)));
     rest.spawn(supervise("event_writer", write_events, counters.clone(), stopped.clone()));
     let enabled = options.enabled.clone();
     if enabled.has(Controller::Scheduler) {

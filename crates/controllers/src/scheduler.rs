@@ -7,8 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
-use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, ignore_not_found};
+use client::{
+    Backoff, Client, DeleteOptions, Error, PatchKind, Reflector, Scope, ignore_not_found,
+};
 use objects::types::Object;
 use scheduling::Settings;
 use scheduling::queue::BackoffConfig;
@@ -21,7 +24,7 @@ use tracing::{debug, error, info, warn};
 use crate::clock::Clock;
 use crate::counters::{Counters, count};
 use crate::observe;
-use crate::record::{Occurrence, Recorder, Subject};
+use crate::record::Recorder;
 use crate::supervise::{PanicMessage, catch_panic};
 use crate::workqueue::sleep_until;
 use client::{ErrorLog, error_chain};
@@ -43,6 +46,8 @@ const CHANGES: usize = 4_096;
 const DECISIONS: usize = 32;
 /// The time after which a binding counts as failed and its node is released.
 const BINDING_TIME: Duration = Duration::from_secs(30);
+/// The wait after a failed list or watch.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// The result of a binding.
 type Bound = (ObjectRef, String, Result<(), Error>);
@@ -136,7 +141,7 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
             }
             continue;
         }
-        let due = state.next_due().map(|at| clock.at(at));
+        let due = state.next_due().map(|at| clock.at_millis(at));
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
             change = changes.recv() => match change {
@@ -228,8 +233,7 @@ fn spawn_informer<P, T>(
                             error, "the scheduler's informer failed; it retries with back-off"
                         );
                     }
-                    let wait = client::backoff("scheduler", failures, 100, 10_000);
-                    tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+                    tokio::time::sleep(RETRY.wait_with_jitter("scheduler", failures)).await;
                 }
             }
         }
@@ -241,24 +245,14 @@ fn spawn_informer<P, T>(
 fn report_invalid(recorder: &Recorder, report: InvalidReport) {
     let InvalidReport { node, message } = report;
     warn!(node = node.key.name(), error = message, "ignoring the invalid machine report of a node");
-    let subject = Subject {
-        kind: NODES,
-        namespace: String::new(),
-        name: node.key.name().to_owned(),
-        uid: node.uid,
-    };
+    let subject = InvolvedObject::new(NODES, "", node.key.name(), &node.uid);
     let message = scheduling::event_text(&message);
-    let event = Occurrence::warning(&subject, "InvalidNodeReport", message);
-    recorder.record(Occurrence { action: "Scheduling", ..event });
+    let event = Event::warning(&subject, "InvalidNodeReport", message);
+    recorder.record(event.with_action("Scheduling"));
 }
 
-fn subject(pod: &ObjectRef) -> Subject {
-    Subject {
-        kind: PODS,
-        namespace: pod.key.namespace().to_owned(),
-        name: pod.key.name().to_owned(),
-        uid: pod.uid.clone(),
-    }
+fn subject(pod: &ObjectRef) -> InvolvedObject {
+    InvolvedObject::new(PODS, pod.key.namespace(), pod.key.name(), &pod.uid)
 }
 
 fn finish_binding(
@@ -275,8 +269,8 @@ fn finish_binding(
             debug!(pod = %pod.key, node, "bound the pod");
             state.bound(&pod.key);
             let message = format!("Successfully assigned {} to {node}", pod.key);
-            let event = Occurrence::normal(&subject(&pod), "Scheduled", message);
-            recorder.record(Occurrence { action: "Binding", ..event });
+            let event = Event::normal(&subject(&pod), "Scheduled", message);
+            recorder.record(event.with_action("Binding"));
         }
         Err(error) => {
             count(&counters.errors);
@@ -288,8 +282,8 @@ fn finish_binding(
             // If the pod is gone or bound, the informer delivers that.
             if !error.is_not_found() {
                 let message = format!("binding rejected: {error}");
-                let event = Occurrence::warning(&subject(&pod), "FailedScheduling", message);
-                recorder.record(Occurrence { action: "Scheduling", ..event });
+                let event = Event::warning(&subject(&pod), "FailedScheduling", message);
+                recorder.record(event.with_action("Scheduling"));
             }
             state.binding_failed(&pod, clock.millis());
         }
@@ -315,12 +309,9 @@ async fn refuse(
     refusal: &Refusal,
     clock: Clock,
 ) -> Result<(), Error> {
-    let event = Occurrence::warning(
-        &subject(&refusal.pod),
-        "FailedScheduling",
-        refusal.event_message.clone(),
-    );
-    recorder.record(Occurrence { action: "Scheduling", ..event });
+    let event =
+        Event::warning(&subject(&refusal.pod), "FailedScheduling", refusal.event_message.clone());
+    recorder.record(event.with_action("Scheduling"));
     let now = clock.now().to_seconds_text();
     if !refusal.victims.is_empty() {
         count(&counters.preemptions);
@@ -345,8 +336,8 @@ async fn refuse(
         ignore_not_found(client.delete(PODS, namespace, name, &options).await)?;
         let message =
             format!("Preempted by pod {} on node {}", refusal.pod.uid, refusal.victims_on);
-        let event = Occurrence::normal(&subject(victim), "Preempted", message);
-        recorder.record(Occurrence { action: "Preempting", ..event });
+        let event = Event::normal(&subject(victim), "Preempted", message);
+        recorder.record(event.with_action("Preempting"));
     }
     for pod in &refusal.displaced {
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": null}});

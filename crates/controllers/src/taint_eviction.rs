@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::PODS;
 use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, ignore_not_found};
 use serde_json::json;
@@ -13,7 +14,6 @@ use crate::context::{BY_NODE, ControllerContext};
 use objects::types::{Taint, Time};
 
 use crate::observe::{Node, Pod, Seconds};
-use crate::record::{Occurrence, Subject};
 use crate::workqueue::Reconcile;
 
 /// Returns all pods of a node if its taints changed.
@@ -98,15 +98,10 @@ impl TaintEvictions {
         ignore_not_found(marked.map(|_| ()))?;
         let options = DeleteOptions::of_uid(&pod.uid);
         ignore_not_found(context.client.delete(PODS, namespace, name, &options).await)?;
-        let subject = Subject {
-            kind: PODS,
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: pod.uid.clone(),
-        };
+        let subject = InvolvedObject::new(PODS, namespace, name, &pod.uid);
         let message = format!("Marking for deletion Pod {}", pod.key());
         let recorder = context.recorder.named("taint-eviction-controller");
-        recorder.record(Occurrence::normal(&subject, "TaintManagerEviction", message));
+        recorder.record(Event::normal(&subject, "TaintManagerEviction", message));
         Ok(())
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use client::events::{Event, InvolvedObject};
 use client::kind::{Kind, PODS};
-use client::{DeleteOptions, Error, Key, PatchKind, Until, ignore_not_found};
+use client::{CacheState, DeleteOptions, Error, Key, PatchKind, ignore_not_found};
 use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use tracing::error;
 
 use crate::context::{ControllerContext, text};
 use crate::observe::Pod;
-use crate::record::{Occurrence, Recorder, Subject};
+use crate::record::Recorder;
 
 pub(crate) fn int(value: &Value) -> i64 {
     value.as_i64().unwrap_or(0)
@@ -152,7 +153,7 @@ pub(crate) struct Creation {
 pub(crate) async fn create_pods(
     context: &ControllerContext,
     recorder: &Recorder,
-    owner: &Subject,
+    owner: &InvolvedObject,
     pods: Vec<Value>,
 ) -> Creation {
     let mut done = Creation::default();
@@ -175,14 +176,14 @@ pub(crate) async fn create_pods(
                     done.made += 1;
                     newest = newest.max(revision(&pod));
                     let message = format!("Created pod: {}", text(&pod["metadata"]["name"]));
-                    recorder.record(Occurrence::normal(owner, "SuccessfulCreate", message));
+                    recorder.record(Event::normal(owner, "SuccessfulCreate", message));
                 }
                 Ok(Err(error)) => {
                     // The owner is deleted together with its namespace; an event would only be
                     // noise.
                     if !error.is_namespace_terminating() {
                         let message = format!("Error creating: {error}");
-                        recorder.record(Occurrence::warning(owner, "FailedCreate", message));
+                        recorder.record(Event::warning(owner, "FailedCreate", message));
                     }
                     done.error = Some(error);
                 }
@@ -191,7 +192,7 @@ pub(crate) async fn create_pods(
         }
     }
     if newest > 0
-        && let Err(error) = context.pods.caught_up(&Until::Revision(newest)).await
+        && let Err(error) = context.pods.caught_up(&CacheState::Revision(newest)).await
     {
         done.error = done.error.or(Some(error));
     }
@@ -206,7 +207,7 @@ pub(crate) fn revision(object: &Value) -> u64 {
 pub(crate) async fn delete_pods(
     context: &ControllerContext,
     recorder: &Recorder,
-    owner: &Subject,
+    owner: &InvolvedObject,
     pods: &[Arc<Pod>],
 ) -> Result<(), Error> {
     for pod in pods {
@@ -214,12 +215,12 @@ pub(crate) async fn delete_pods(
         match context.client.delete(PODS, &pod.namespace, &pod.name, &options).await {
             Ok(()) => {
                 let message = format!("Deleted pod: {}", pod.name);
-                recorder.record(Occurrence::normal(owner, "SuccessfulDelete", message));
+                recorder.record(Event::normal(owner, "SuccessfulDelete", message));
             }
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => {
                 let message = format!("Error deleting: {error}");
-                recorder.record(Occurrence::warning(owner, "FailedDelete", message));
+                recorder.record(Event::warning(owner, "FailedDelete", message));
                 return Err(error);
             }
         }
@@ -227,7 +228,7 @@ pub(crate) async fn delete_pods(
     for pod in pods {
         context
             .pods
-            .caught_up(&Until::Going(&pod.key(), &|now: &Pod| {
+            .caught_up(&CacheState::Deleting(&pod.key(), &|now: &Pod| {
                 now.uid != pod.uid || now.deleting.is_some()
             }))
             .await?;
@@ -251,7 +252,7 @@ pub(crate) async fn write_status(
     new["kind"] = kind.kind.into();
     new["apiVersion"] = kind.api_version().into();
     match context.client.update_subresource(kind, "status", &new).await {
-        Ok(written) => cache.caught_up(&Until::Revision(revision(&written))).await,
+        Ok(written) => cache.caught_up(&CacheState::Revision(revision(&written))).await,
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }

@@ -4,9 +4,10 @@
 //! until the back-off ends; no call waits. A call whose connection is lost fails, and the next call
 //! reconnects.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
@@ -86,7 +87,7 @@ impl Connection {
 
     /// Returns the time of the next attempt to connect if the last one failed.
     pub(crate) fn next_attempt(&self) -> Option<Instant> {
-        lock(&self.backoff).until()
+        self.backoff.lock().until()
     }
 
     fn open(&self) -> Channel {
@@ -135,29 +136,24 @@ impl tower_service::Service<http::Uri> for Connector {
         let endpoint = self.endpoint.clone();
         let (backoff, link) = (Arc::clone(&self.backoff), Arc::clone(&self.link));
         Box::pin(async move {
-            lock(&link).reconnecting(&endpoint);
-            if let Some(reason) = lock(&backoff).holds(Instant::now()) {
+            link.lock().reconnecting(&endpoint);
+            if let Some(reason) = backoff.lock().holds(Instant::now()) {
                 return Err(Unreachable(reason.to_owned()));
             }
             match transport::connect(&endpoint).await {
                 Ok(stream) => {
-                    *lock(&backoff) = Backoff::default();
-                    lock(&link).connected(&endpoint);
+                    *backoff.lock() = Backoff::default();
+                    link.lock().connected(&endpoint);
                     Ok(TokioIo::new(stream))
                 }
                 Err(error) => {
                     let reason = endpoint.not_reached(&error);
-                    lock(&link).failed(&endpoint, &reason);
-                    let mut backoff = lock(&backoff);
+                    link.lock().failed(&endpoint, &reason);
+                    let mut backoff = backoff.lock();
                     *backoff = backoff.failed(Instant::now(), reason.clone());
                     Err(Unreachable(reason))
                 }
             }
         })
     }
-}
-
-/// Both states are replaced as a whole, so a panic cannot leave a partial value.
-fn lock<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -47,7 +47,7 @@ pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Origin};
 pub use recording_proxy::{CallLog, DESCRIPTION, RecordedCall, RecordingProxy};
 pub use rpc::{Rpc, StreamingRpc};
-pub use server::{Draining, MESSAGE_LIMIT, ServeError, serve, serve_service};
+pub use server::{Draining, MESSAGE_LIMIT, ServeError, incoming, serve, serve_service};
 pub use tonic::Code;
 pub use transport::{BindError, Listener, ServerStream};
 

@@ -7,9 +7,10 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_stream::StreamExt as _;
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -49,18 +50,18 @@ impl CallLog {
     /// Returns the calls from index `first` on.
     #[must_use]
     pub fn since(&self, first: usize) -> Vec<RecordedCall> {
-        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = self.0.lock();
         calls.get(first..).unwrap_or_default().to_vec()
     }
 
     fn push(&self, call: RecordedCall) -> usize {
-        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.0.lock();
         calls.push(call);
         calls.len() - 1
     }
 
     fn set_response(&self, index: usize, response: Result<Vec<u8>, Error>) {
-        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.0.lock();
         if let Some(call) = calls.get_mut(index) {
             call.response = Some(response);
         }

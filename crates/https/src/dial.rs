@@ -3,9 +3,10 @@
 //! Opens connections and keeps none. Requests are sent by [`crate::exchange`].
 
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -109,13 +110,13 @@ impl Dialer {
     pub fn replace(&self, authority: &str, pair: Option<&Pair>) -> Result<(), MaterialError> {
         let protocols = self.config().alpn_protocols.clone();
         let config = Arc::new(config(authority, pair, protocols, &self.clock)?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.config.write() = config;
         info!("replaced the client certificate and the server authority for new connections");
         Ok(())
     }
 
     fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.config.read())
     }
 
     /// Connects to a host whose certificate must be valid for `name`.

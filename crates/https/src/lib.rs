@@ -8,7 +8,6 @@
 //! - [`Dialer`] and [`exchange`]: the client side.
 //! - [`Body`]: the bytes of a response, complete or as a stream.
 //! - [`ErrorLog`]: decides which errors of a retry loop are logged.
-//! - [`exposition`]: Prometheus metrics in the format that a client asks for.
 //!
 //! Knows no Kubernetes: the request handler decides on access.
 
@@ -19,13 +18,12 @@ mod connections;
 mod dial;
 mod error_log;
 mod exchange;
-pub mod exposition;
 mod listener;
 mod outgoing;
 mod server_tls;
 
 pub use body::Body;
-pub use clock::Clock;
+pub use clock::{Clock, unix_time};
 pub use connections::{Client, Counts};
 pub use dial::{DialError, Dialer, MaterialError};
 pub use error_log::{ErrorLog, error_chain};

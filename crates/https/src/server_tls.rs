@@ -3,8 +3,9 @@
 //!
 //! A connection keeps the material it was accepted with. Does not decide when to renew.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
@@ -38,13 +39,13 @@ impl ServerTls {
     /// Uses other material for new connections. On an error the current material stays in use.
     pub fn replace(&self, server: &Pair, authority: Option<&str>) -> Result<(), ListenError> {
         let config = Arc::new(config(server, authority, &self.clock)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.current.write() = config;
         info!("replaced the server certificate and the client authorities for new connections");
         Ok(())
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         TlsAcceptor::from(Arc::clone(&current))
     }
 }

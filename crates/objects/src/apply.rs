@@ -392,7 +392,7 @@ fn conflicts(entries: &[Entry], changed: &FieldSet) -> Vec<Conflict> {
 }
 
 fn manager_text(entry: &Entry) -> String {
-    let mut text = crate::cursor::go_quoted(&entry.manager);
+    let mut text = crate::go::quoted(&entry.manager);
     if !entry.subresource.is_empty() {
         text.push_str(&format!(" with subresource {:?}", entry.subresource));
     }

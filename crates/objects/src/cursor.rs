@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::go;
+
 /// A value in an object, and its path. The value outlives the path: a value that was read from a
 /// cursor can be kept after the cursor is gone.
 #[derive(Debug, Clone, Copy)]
@@ -332,7 +334,7 @@ impl From<&Value> for BadValue {
 
 impl From<&str> for BadValue {
     fn from(text: &str) -> BadValue {
-        BadValue(go_quoted(text))
+        BadValue(go::quoted(text))
     }
 }
 
@@ -346,32 +348,6 @@ impl From<bool> for BadValue {
     fn from(value: bool) -> BadValue {
         BadValue(value.to_string())
     }
-}
-
-/// Quotes a text as Go does.
-#[must_use]
-pub fn go_quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\u{7}' => quoted.push_str("\\a"),
-            '\u{8}' => quoted.push_str("\\b"),
-            '\u{b}' => quoted.push_str("\\v"),
-            '\u{c}' => quoted.push_str("\\f"),
-            control if u32::from(control) < 0x20 || control == '\u{7f}' => {
-                let _ = write!(quoted, "\\x{:02x}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 #[cfg(test)]

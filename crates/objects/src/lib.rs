@@ -12,6 +12,7 @@ pub mod discovery;
 pub mod duration;
 pub mod feature_gates;
 pub mod field;
+pub mod go;
 pub mod kubelet_config;
 pub mod limits;
 pub mod openapi;

@@ -4,8 +4,6 @@
 //! The value is raw: the caller decodes it under the schema, which finds unknown fields and wrong
 //! types. [`crate::apply`] has server-side apply. Defaults and validation are elsewhere.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 use thiserror::Error;
 
@@ -94,59 +92,6 @@ impl PatchError {
             PatchError::TooManyOperations(_) | PatchError::TooLarge(_) => "RequestEntityTooLarge",
             PatchError::DoesNotApply(_) => "Invalid",
         }
-    }
-}
-
-/// Renders a value as Go does: `map[a:1 b:[x y]]`.
-#[must_use]
-pub fn go_value(value: &Value) -> String {
-    let mut text = String::new();
-    write_go_value(&mut text, value);
-    text
-}
-
-fn write_go_value(text: &mut String, value: &Value) {
-    match value {
-        Value::Null => text.push_str("<nil>"),
-        Value::String(string) => text.push_str(string),
-        Value::Bool(_) | Value::Number(_) => {
-            let _ = write!(text, "{value}");
-        }
-        Value::Array(items) => {
-            text.push('[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    text.push(' ');
-                }
-                write_go_value(text, item);
-            }
-            text.push(']');
-        }
-        Value::Object(object) => {
-            text.push_str("map[");
-            for (index, (key, value)) in object.iter().enumerate() {
-                if index > 0 {
-                    text.push(' ');
-                }
-                text.push_str(key);
-                text.push(':');
-                write_go_value(text, value);
-            }
-            text.push(']');
-        }
-    }
-}
-
-/// Returns the Go type of a decoded value.
-pub(crate) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

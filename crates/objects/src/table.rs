@@ -64,7 +64,7 @@ pub enum IncludeObject {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', 'None', or empty",
-    crate::cursor::go_quoted(.0)
+    crate::go::quoted(.0)
 )]
 pub struct IncludeObjectError(pub String);
 

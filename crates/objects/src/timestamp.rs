@@ -23,6 +23,13 @@ impl Timestamp {
         Timestamp { seconds: carried, nanos: nanos % 1_000_000_000 }
     }
 
+    /// Returns the time that a clock shows, which counts from 1970.
+    #[must_use]
+    pub fn since_epoch(since: std::time::Duration) -> Timestamp {
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        Timestamp { seconds, nanos: since.subsec_nanos() }
+    }
+
     /// Seconds since 1970.
     #[must_use]
     pub fn seconds(self) -> i64 {
@@ -32,6 +39,18 @@ impl Timestamp {
     #[must_use]
     pub fn nanos(self) -> u32 {
         self.nanos
+    }
+
+    /// Milliseconds since 1970, rounded down.
+    #[must_use]
+    pub fn unix_millis(self) -> i64 {
+        self.seconds.saturating_mul(1000).saturating_add(i64::from(self.nanos / 1_000_000))
+    }
+
+    /// Nanoseconds since 1970, as the CRI writes times.
+    #[must_use]
+    pub fn unix_nanos(self) -> i64 {
+        self.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(self.nanos))
     }
 
     #[must_use]
@@ -203,6 +222,10 @@ mod tests {
             assert_eq!(read, Timestamp::new(seconds, nanos), "{text}");
         }
         let time = Timestamp::new(951_868_799, 1_234_567);
+        assert_eq!(time.unix_millis(), 951_868_799_001);
+        assert_eq!(time.unix_nanos(), 951_868_799_001_234_567);
+        let since = std::time::Duration::new(951_868_799, 1_234_567);
+        assert_eq!(Timestamp::since_epoch(since), time);
         assert_eq!(time.to_seconds_text(), "2000-02-29T23:59:59Z");
         assert_eq!(time.to_micros_text(), "2000-02-29T23:59:59.001234Z");
         assert_eq!(time.to_http_text(), "Tue, 29 Feb 2000 23:59:59 GMT");

@@ -16,14 +16,15 @@
 //! version next to it are for old kubelets and are not read. Once a file has either of these two
 //! fields, an error in them is final: falling back would restore an outdated state.
 
+mod checkpoint;
 mod cpu;
 mod go_json;
 mod memory;
 mod spew;
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
 
+use objects::go::quoted;
 use thiserror::Error;
 
 pub use cpu::CpuState;
@@ -105,20 +106,20 @@ pub enum StateFileError {
     #[error(
         "{}configured policy {} differs from state checkpoint policy {}",
         if *.manager == Manager::Memory { "[memorymanager] " } else { "" },
-        Quoted(.configured),
-        Quoted(.stored)
+        quoted(.configured),
+        quoted(.stored)
     )]
     PolicyDiffers { manager: Manager, configured: String, stored: String },
-    #[error("could not parse default CPU set {}: {cause}", Quoted(.text))]
+    #[error("could not parse default CPU set {}: {cause}", quoted(.text))]
     DefaultCpus { text: String, cause: Box<ParseCpuSetError> },
     #[error(
         "could not parse cpuset {} for container {} in pod {}: {cause}",
-        Quoted(.text), Quoted(.container), Quoted(.pod)
+        quoted(.text), quoted(.container), quoted(.pod)
     )]
     ContainerCpus { text: String, container: String, pod: String, cause: Box<ParseCpuSetError> },
     #[error(
         "could not parse Baseline cpuset {} for container {} in pod {}: {cause}",
-        Quoted(.text), Quoted(.container), Quoted(.pod)
+        quoted(.text), quoted(.container), quoted(.pod)
     )]
     BaselineCpus { text: String, container: String, pod: String, cause: Box<ParseCpuSetError> },
     /// The kubelet would accept such a number; no machine has such a node.
@@ -127,7 +128,7 @@ pub enum StateFileError {
     /// The kubelet crashes on these two.
     #[error("the state of NUMA node {0} is null")]
     NullNode(i64),
-    #[error("the table of {} on NUMA node {node} is null", Quoted(.resource))]
+    #[error("the table of {} on NUMA node {node} is null", quoted(.resource))]
     NullTable { node: i64, resource: String },
 }
 
@@ -137,7 +138,7 @@ pub enum StateFileError {
     "could not restore state from checkpoint: {cause}, please drain this node and delete the {} \
      manager checkpoint file {} before restarting Kubelet",
     .manager.in_prose(),
-    Quoted(.path)
+    quoted(.path)
 )]
 pub struct RestoreError {
     pub manager: Manager,
@@ -167,35 +168,6 @@ pub fn text_checksum(data: &str) -> u64 {
 /// Returns the text that `dataChecksum` hashes: the dump of a plain string.
 fn data_preimage(data: &str) -> String {
     format!("(string){data}")
-}
-
-/// A text in double quotes, escaped as Go's `%q` does.
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('"')?;
-        for c in self.0.chars() {
-            match c {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                '\n' => f.write_str("\\n")?,
-                '\r' => f.write_str("\\r")?,
-                '\t' => f.write_str("\\t")?,
-                '\x07' => f.write_str("\\a")?,
-                '\x08' => f.write_str("\\b")?,
-                '\x0c' => f.write_str("\\f")?,
-                '\x0b' => f.write_str("\\v")?,
-                '\0'..'\x20' | '\x7f' => write!(f, "\\x{:02x}", u32::from(c))?,
-                // Rust's debug form escapes what is not printable; a quotation mark it escapes too
-                // is handled above, the single one Go leaves alone.
-                c if c == '\'' || c.escape_debug().len() == 1 => f.write_char(c)?,
-                '\0'..='\u{ffff}' => write!(f, "\\u{:04x}", u32::from(c))?,
-                c => write!(f, "\\U{:08x}", u32::from(c))?,
-            }
-        }
-        f.write_char('"')
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ use crate::reply::ReplySender;
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
-use crate::sync::{lock, read, write};
 
 /// The number of keys pruned per step: tens of microseconds.
 const KEYS_PER_STEP: usize = 256;
@@ -87,7 +86,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
     let mut needed = 0;
     loop {
         check_closing()?;
-        let pruned = write(&shared.index).prune(after.as_deref(), floor, KEYS_PER_STEP);
+        let pruned = shared.index.write().prune(after.as_deref(), floor, KEYS_PER_STEP);
         needed += pruned.kept_bytes;
         match pruned.last {
             Some(last) => after = Some(last),
@@ -97,7 +96,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
 
     // Rewriting has to free at least as much as it writes, and at least one segment. On a full disk
     // an eighth is enough.
-    let obsolete = read(&shared.index).up_to(floor);
+    let obsolete = shared.index.read().up_to(floor);
     let mut bytes = 0;
     for segment in &obsolete {
         bytes += segment.file_length()?;
@@ -113,7 +112,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
     }
 
     let path = checkpoint_path(directory, floor);
-    let oldest = read(&shared.index).oldest;
+    let oldest = shared.index.read().oldest;
     let write_checkpoint = || {
         let entries = Snapshot::unchecked(shared.clone(), floor).range("", None);
         let entries = entries.map(|entry| check_closing().and_then(|()| Ok(entry?)));
@@ -128,13 +127,13 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
     };
     let segment = Arc::new(segment);
     checkpoint::read(&segment, |entries| {
-        let mut index = write(&shared.index);
+        let mut index = shared.index.write();
         for (offset, record) in entries {
             index.relocate(record.key, record.revision, &segment, *offset);
         }
         Ok(())
     })?;
-    write(&shared.index).install_checkpoint(&segment);
+    shared.index.write().install_checkpoint(&segment);
     debug!(
         revision = floor.get(),
         files = obsolete.len(),
@@ -151,7 +150,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
 
 /// Returns the oldest revision that any reader can still need.
 fn floor(shared: &Shared) -> Revision {
-    let pins = lock(&shared.pins);
-    let oldest = read(&shared.index).oldest;
+    let pins = shared.pins.lock();
+    let oldest = shared.index.read().oldest;
     pins.keys().next().map_or(oldest, |pinned| oldest.min(*pinned))
 }

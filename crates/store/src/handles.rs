@@ -6,9 +6,8 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::Mutex;
 
-use crate::sync::lock;
+use parking_lot::Mutex;
 
 /// The maximum number of cached files. More than there are concurrent readers, and far below the
 /// 1,024 files that a process may have open by default.
@@ -19,14 +18,14 @@ static HANDLES: Mutex<VecDeque<(u64, File)>> = Mutex::new(VecDeque::new());
 
 /// Takes an open file of a segment from the cache.
 pub(crate) fn take(segment: u64) -> Option<File> {
-    let mut handles = lock(&HANDLES);
+    let mut handles = HANDLES.lock();
     let at = handles.iter().rposition(|(id, _)| *id == segment)?;
     handles.remove(at).map(|(_, file)| file)
 }
 
 /// Returns an open file of a segment to the cache.
 pub(crate) fn keep(segment: u64, file: File) {
-    let mut handles = lock(&HANDLES);
+    let mut handles = HANDLES.lock();
     handles.push_back((segment, file));
     let oldest = if handles.len() > KEPT { handles.pop_front() } else { None };
     drop(handles);
@@ -36,5 +35,5 @@ pub(crate) fn keep(segment: u64, file: File) {
 
 /// Closes the files of a segment.
 pub(crate) fn close(segment: u64) {
-    lock(&HANDLES).retain(|(id, _)| *id != segment);
+    HANDLES.lock().retain(|(id, _)| *id != segment);
 }

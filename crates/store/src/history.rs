@@ -9,7 +9,6 @@ use crate::error::{StorageError, WatchError};
 use crate::format::{Record, RecordKind, records};
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sync::read;
 
 /// The number of bytes read from the log at a time. Bounds the time that a task is blocked and the
 /// memory it uses.
@@ -24,7 +23,7 @@ pub(crate) fn events(
     until: Revision,
 ) -> Result<(Vec<Arc<Event>>, Revision), WatchError> {
     let (segment, last) = {
-        let index = read(&shared.index);
+        let index = shared.index.read();
         let compacted = WatchError::Compacted { oldest: index.oldest };
         index.log_after(after).ok_or(compacted)?
     };
@@ -53,7 +52,7 @@ pub(crate) fn events(
         }
     }
     // After a compaction, the previous versions of these events may be gone.
-    let oldest = read(&shared.index).oldest;
+    let oldest = shared.index.read().oldest;
     match lost {
         _ if after < oldest => Err(WatchError::Compacted { oldest }),
         Some(offset) => Err(segment.damaged(offset).into()),
@@ -64,7 +63,7 @@ pub(crate) fn events(
 /// Returns the event of a record with the previous entry; `None` for the deletion of an absent key.
 fn event(shared: &Shared, record: &Record<'_>) -> Result<Option<Event>, StorageError> {
     let (key, before) = {
-        let index = read(&shared.index);
+        let index = shared.index.read();
         let key = index.key(record.key).cloned().unwrap_or_else(|| record.key.into());
         (key, index.before(record.key, record.revision))
     };

@@ -58,7 +58,6 @@ mod shared;
 mod snapshot;
 mod space;
 mod store;
-mod sync;
 mod transaction;
 mod watch;
 mod writer;
@@ -72,7 +71,7 @@ pub use error::{
 };
 pub use recover::Dropped;
 pub use revision::Revision;
-pub use salvage::{Damage, Examination, Fate, LostKey, Region};
+pub use salvage::{Damage, Examination, LostKey, Region, RemainingValue};
 pub use snapshot::{Range, Snapshot};
 pub use store::{Health, Options, Store, Usage};
 pub use transaction::{Outcome, Transaction};

@@ -3,15 +3,14 @@
 //! Looks at the size of requests only.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
 use crate::compaction::CompactionReply;
 use crate::error::{CommitError, StorageError};
 use crate::reply::ReplySender;
 use crate::revision::Revision;
-use crate::sync::lock;
 use crate::transaction::{Outcome, Transaction};
+use parking_lot::{Condvar, Mutex};
 
 /// The maximum number of waiting requests: several batches, so that the writer always has work.
 const MAX_WAITING: usize = 1024;
@@ -81,7 +80,7 @@ impl Queue {
         ticket: &mut Option<u64>,
         waker: Option<&Waker>,
     ) -> Result<(), Refused> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.closed {
             return Err(Refused::Closed);
         }
@@ -101,17 +100,17 @@ impl Queue {
     }
 
     pub(crate) fn cancel(&self, ticket: u64) {
-        lock(&self.state).waiting.remove(&ticket);
+        self.state.lock().waiting.remove(&ticket);
     }
 
     /// Waits for requests and takes a batch; `None` when the queue is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Request>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.requests.is_empty() {
             if state.closed {
                 return None;
             }
-            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.filled.wait(&mut state);
         }
         let mut bytes = 0;
         let mut count = 0;
@@ -141,7 +140,7 @@ impl Queue {
     }
 
     fn shut(&self, and: impl FnOnce(&mut State)) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.closed = true;
         and(&mut state);
         let waiting = std::mem::take(&mut state.waiting);

@@ -4,11 +4,11 @@
 //! wait too, so that no caller waits for a dead thread.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use crate::sync::lock;
+use parking_lot::Mutex;
 
 enum State<T> {
     Waiting(Option<Waker>),
@@ -31,7 +31,7 @@ impl<T> ReplySender<T> {
     }
 
     fn set(&self, new: State<T>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if let State::Waiting(waker) = &mut *state {
             let waker = waker.take();
             *state = new;
@@ -52,7 +52,7 @@ impl<T> Drop for ReplySender<T> {
 impl<T> ReplyReceiver<T> {
     /// Returns the reply once; `None` if the sender is gone.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         match std::mem::replace(&mut *state, State::Closed) {
             State::Waiting(_) => {
                 *state = State::Waiting(Some(context.waker().clone()));

@@ -97,14 +97,13 @@ pub enum Region {
 pub struct LostKey {
     pub key: String,
     pub revision: Revision,
-    pub fate: Fate,
+    pub remaining: RemainingValue,
 }
 
 /// The state of a key that has lost a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// No value is left.
-    Gone,
+pub enum RemainingValue {
+    None,
     /// It has the older value of this revision.
     Older(Revision),
     /// It has a newer value: only history is lost.
@@ -479,14 +478,14 @@ impl Walk {
         let Walk { keys, damages, dropped, lost_revisions, mut suspects, .. } = self;
         suspects.sort();
         suspects.dedup();
-        let fate = |key: &str, revision: Revision| match keys.get(key) {
-            Some(found) if found.revision > revision => Fate::Newer(found.revision),
-            Some(found) if found.length > 0 => Fate::Older(found.revision),
-            _ => Fate::Gone,
+        let remaining = |key: &str, revision: Revision| match keys.get(key) {
+            Some(found) if found.revision > revision => RemainingValue::Newer(found.revision),
+            Some(found) if found.length > 0 => RemainingValue::Older(found.revision),
+            _ => RemainingValue::None,
         };
         let lost_keys = suspects.into_iter().map(|(key, revision)| {
-            let fate = fate(&key, revision);
-            LostKey { key, revision, fate }
+            let remaining = remaining(&key, revision);
+            LostKey { key, revision, remaining }
         });
         let examination = Examination {
             usage,

@@ -5,10 +5,11 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
 
 use crate::entry::Entry;
 use crate::error::StorageError;
@@ -16,7 +17,6 @@ use crate::format::{BadHeader, FRAME, HEADER, Header, MAX_FRAME, RECORD, Record,
 use crate::handles;
 use crate::recover::Dropped;
 use crate::revision::Revision;
-use crate::sync::lock;
 
 /// The minimum distance between landmarks. A watcher that reads from the log skips at most this
 /// many bytes.
@@ -68,7 +68,7 @@ impl Segment {
 
     /// Records the offset of a frame that follows `before`.
     pub(crate) fn remember(&self, before: Revision, offset: u64) {
-        let mut landmarks = lock(&self.landmarks);
+        let mut landmarks = self.landmarks.lock();
         if landmarks.last().is_none_or(|(_, last)| offset >= last + LANDMARK_DISTANCE) {
             landmarks.push((before, offset));
         }
@@ -76,7 +76,7 @@ impl Segment {
 
     /// Returns the offset to start reading at for changes after a revision.
     pub(crate) fn landmark(&self, after: Revision) -> u64 {
-        let landmarks = lock(&self.landmarks);
+        let landmarks = self.landmarks.lock();
         let beyond = landmarks.partition_point(|(before, _)| *before <= after);
         beyond.checked_sub(1).map_or(HEADER as u64, |at| landmarks[at].1)
     }

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, RwLock};
 
 use crate::feed::Feed;
 use crate::index::Index;
 use crate::queue::Queue;
 use crate::revision::Revision;
 use crate::space::Space;
+use parking_lot::{Mutex, RwLock};
 
 pub(crate) struct Shared {
     pub(crate) queue: Queue,

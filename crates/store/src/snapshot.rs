@@ -12,7 +12,6 @@ use crate::error::{ReadError, StorageError};
 use crate::index::{Index, Location, location};
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sync::{lock, read};
 
 /// The number of keys per lookup: a few microseconds under the lock.
 const KEYS_PER_LOOKUP: usize = 64;
@@ -55,8 +54,8 @@ impl Snapshot {
     ) -> Result<Self, E> {
         // The compactor reads the pins after the compaction point has moved, so either it sees this
         // pin or we see the new point.
-        let mut pins = lock(&shared.pins);
-        let revision = choose(&read(&shared.index))?;
+        let mut pins = shared.pins.lock();
+        let revision = choose(&shared.index.read())?;
         *pins.entry(revision).or_default() += 1;
         drop(pins);
         Ok(Self { pin: Arc::new(RevisionPin { shared, revision }) })
@@ -67,7 +66,7 @@ impl Snapshot {
     }
 
     pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
-        let location = read(&self.pin.shared.index).at(key, self.pin.revision);
+        let location = self.pin.shared.index.read().at(key, self.pin.revision);
         Ok(location.map(|location| location.read()).transpose()?)
     }
 
@@ -87,7 +86,7 @@ impl Snapshot {
         let mut after = after.map(Arc::from);
         let mut count = 0;
         loop {
-            let index = read(&self.pin.shared.index);
+            let index = self.pin.shared.index.read();
             let some =
                 index.range(prefix, after.as_deref(), self.pin.revision).take(KEYS_PER_COUNT);
             let (number, last) =
@@ -119,7 +118,7 @@ impl Iterator for Range {
             return None;
         }
         if self.locations.len() == 0 {
-            let index = read(&self.pin.shared.index);
+            let index = self.pin.shared.index.read();
             let locations: Vec<_> = index
                 .range(&self.prefix, self.after.as_deref(), self.pin.revision)
                 .take(KEYS_PER_LOOKUP)
@@ -138,7 +137,7 @@ impl Iterator for Range {
 
 impl Drop for RevisionPin {
     fn drop(&mut self) {
-        let mut pins = lock(&self.shared.pins);
+        let mut pins = self.shared.pins.lock();
         if let Some(count) = pins.get_mut(&self.revision) {
             *count -= 1;
             if *count == 0 {

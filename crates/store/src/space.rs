@@ -16,13 +16,12 @@ use std::error::Error as _;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tracing::{error, info};
 
 use crate::error::StorageError;
-use crate::sync::lock;
 
 const RESERVE: &str = "reserve";
 const PROBE: &str = "probe.tmp";
@@ -60,7 +59,7 @@ impl Space {
     }
 
     pub(crate) fn full(&self) -> Option<StorageError> {
-        lock(&self.full).clone()
+        self.full.lock().clone()
     }
 
     /// Returns the number of batches refused because the disk was full.
@@ -71,7 +70,7 @@ impl Space {
     /// Records a refused batch. Returns true if the disk was not known to be full before.
     pub(crate) fn refuse(&self, error: &StorageError) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        let is_new = lock(&self.full).replace(error.clone()).is_none();
+        let is_new = self.full.lock().replace(error.clone()).is_none();
         if is_new {
             error!(
                 directory = %self.directory.display(),
@@ -85,7 +84,7 @@ impl Space {
 
     /// Returns true if the disk is not full and the reserve exists.
     pub(crate) fn is_healthy(&self) -> bool {
-        lock(&self.full).is_none() && self.has_reserve()
+        self.full.lock().is_none() && self.has_reserve()
     }
 
     fn has_reserve(&self) -> bool {
@@ -95,7 +94,7 @@ impl Space {
 
     /// Removes the reserve. Returns true if there was one.
     pub(crate) fn release_reserve(&self) -> bool {
-        let _alone = lock(&self.reserve);
+        let _alone = self.reserve.lock();
         fs::remove_file(self.directory.join(RESERVE)).is_ok()
     }
 
@@ -109,14 +108,14 @@ impl Space {
             if found.is_err() {
                 return;
             }
-            *lock(&self.full) = None;
+            *self.full.lock() = None;
             info!(
                 directory = %self.directory.display(),
                 refused = self.refused(),
                 "the disk has space again; all writes are accepted"
             );
         }
-        let _alone = lock(&self.reserve);
+        let _alone = self.reserve.lock();
         let reserve = self.directory.join(RESERVE);
         if self.reserve_bytes == 0 {
             // It may be left from a start with other options.

@@ -6,10 +6,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use parking_lot::{Mutex, RwLock};
 use tracing::{debug, info, warn};
 
 use crate::backup::{self, Contents};
@@ -27,7 +28,6 @@ use crate::salvage::{self, Examination};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::space::Space;
-use crate::sync::{lock, read};
 use crate::transaction::Transaction;
 use crate::watch::Watch;
 use crate::writer;
@@ -175,17 +175,17 @@ impl Store {
 
     /// Returns the newest acknowledged revision.
     pub fn revision(&self) -> Revision {
-        read(&self.shared.index).revision
+        self.shared.index.read().revision
     }
 
     /// Returns the compaction point. Reads and watches from before it are refused.
     pub fn oldest(&self) -> Revision {
-        read(&self.shared.index).oldest
+        self.shared.index.read().oldest
     }
 
     /// Returns the newest value of a key.
     pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
-        let location = read(&self.shared.index).newest(key);
+        let location = self.shared.index.read().newest(key);
         Ok(location.map(|location| location.read()).transpose()?)
     }
 
@@ -259,12 +259,12 @@ impl Threads {
         name: &str,
         run: impl FnOnce(&Arc<Shared>) + Send + 'static,
     ) -> Result<(), OpenError> {
-        let (shared, guard) = (self.shared.clone(), lock(&self.guard).clone());
+        let (shared, guard) = (self.shared.clone(), self.guard.lock().clone());
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             let _guard = guard;
             run(&shared);
         });
-        lock(&self.running).insert(0, thread.map_err(OpenError::Thread)?);
+        self.running.lock().insert(0, thread.map_err(OpenError::Thread)?);
         Ok(())
     }
 
@@ -272,7 +272,7 @@ impl Threads {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.queue.close();
         // Held until all threads have ended, so that concurrent callers wait as well.
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         // The last handle may be dropped by a task that one of these threads has just woken. Then
         // the threads end by themselves.
         let own = thread::current().id();
@@ -282,11 +282,11 @@ impl Threads {
                 let _ = thread.join();
             }
         }
-        let wakers = lock(&self.shared.feed).close();
+        let wakers = self.shared.feed.lock().close();
         for waker in wakers {
             waker.wake();
         }
-        if lock(&self.guard).take().is_some() {
+        if self.guard.lock().take().is_some() {
             debug!(directory = %self.shared.space.directory().display(), "closed the store");
         }
     }

@@ -21,7 +21,6 @@ use crate::history;
 use crate::reply::block_on;
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sync::{lock, read};
 
 /// The number of events returned at a time; the last batch may exceed it.
 const ENOUGH: usize = 1024;
@@ -40,9 +39,9 @@ impl Watch {
         prefix: &str,
         after: Revision,
     ) -> Result<Self, ReadError> {
-        read(&shared.index).check(after)?;
+        shared.index.read().check(after)?;
         let prefix: Arc<str> = prefix.into();
-        let id = lock(&shared.feed).subscribe(&prefix);
+        let id = shared.feed.lock().subscribe(&prefix);
         Ok(Self { shared, prefix, id, cursor: after })
     }
 
@@ -60,7 +59,7 @@ impl Watch {
         loop {
             let waker = context.waker();
             let fetched =
-                lock(&self.shared.feed).fetch(&self.prefix, self.id, self.cursor, ENOUGH, waker);
+                self.shared.feed.lock().fetch(&self.prefix, self.id, self.cursor, ENOUGH, waker);
             let events = match fetched {
                 Fetched::Batches(batches) => {
                     let events = batches.iter().flat_map(|batch| &batch.events);
@@ -102,13 +101,13 @@ impl Watch {
 
     /// Returns the revision up to which all matching events have been returned.
     pub fn delivered(&self) -> Revision {
-        lock(&self.shared.feed).delivered(&self.prefix, self.cursor)
+        self.shared.feed.lock().delivered(&self.prefix, self.cursor)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        lock(&self.shared.feed).unsubscribe(&self.prefix, self.id);
+        self.shared.feed.lock().unsubscribe(&self.prefix, self.id);
     }
 }
 

@@ -30,7 +30,6 @@ use crate::log::{Appended, Log, Urgency};
 use crate::queue::{Request, Work};
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sync::{lock, read, write};
 use crate::transaction::{Outcome, Transaction};
 
 /// The capacity that the frame buffer keeps between batches. Larger buffers are freed.
@@ -86,7 +85,7 @@ fn commit(
     requests: Vec<Request>,
 ) -> Refused {
     let (newest, oldest) = {
-        let index = read(&shared.index);
+        let index = shared.index.read();
         (index.revision, index.oldest)
     };
     Header::start(frame);
@@ -192,7 +191,7 @@ fn begin_segment_for_compaction(
         begun = log.begin_segment(newest, oldest).cloned();
     }
     if let Ok(segment) = begun {
-        write(&shared.index).add_log(&segment);
+        shared.index.write().add_log(&segment);
     }
 }
 
@@ -204,7 +203,7 @@ fn publish(
     appended: &Appended,
 ) {
     {
-        let mut index = write(&shared.index);
+        let mut index = shared.index.write();
         let segment = &appended.segment;
         index.add_log(segment);
         for Written { event, place, length } in &written {
@@ -219,7 +218,7 @@ fn publish(
         return;
     }
     let events = written.into_iter().map(|written| written.event).collect();
-    let wakers = lock(&shared.feed).publish(Batch::new(events, last));
+    let wakers = shared.feed.lock().publish(Batch::new(events, last));
     for waker in wakers {
         waker.wake();
     }
@@ -298,7 +297,7 @@ impl<'a> Draft<'a> {
         if let Some(at) = self.latest.get(key) {
             return self.written[*at].event.entry().map_or(Current::Absent, Current::Drafted);
         }
-        read(&self.shared.index).newest(key).map_or(Current::Absent, Current::Stored)
+        self.shared.index.read().newest(key).map_or(Current::Absent, Current::Stored)
     }
 
     /// Decides a transaction and adds its changes to the frame.

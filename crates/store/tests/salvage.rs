@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use store::{Examination, Fate, Options, Region, Revision, Store};
+use store::{Examination, Options, Region, RemainingValue, Revision, Store};
 
 use crate::support::{SMALL, delete, files, fresh, open, put};
 
@@ -103,8 +103,8 @@ fn changed_byte_loses_only_its_record() {
             let lost = &examined.lost_keys;
             assert_eq!(lost.len(), 1, "byte {at}: {examined:?}");
             assert_eq!(
-                (&*lost[0].key, lost[0].revision, lost[0].fate),
-                (&*key, revision, Fate::Gone)
+                (&*lost[0].key, lost[0].revision, lost[0].remaining),
+                (&*key, revision, RemainingValue::None)
             );
         }
     }
@@ -146,9 +146,13 @@ fn lost_revision_reports_the_state_of_its_key() {
     }
     fs::write(&log, bytes).unwrap();
     let (examined, salvaged) = salvage(directory.path());
-    let fates: Vec<_> = examined.lost_keys.iter().map(|lost| (&*lost.key, lost.fate)).collect();
+    let remaining: Vec<_> =
+        examined.lost_keys.iter().map(|lost| (&*lost.key, lost.remaining)).collect();
     let first = Revision::from(second.get() - 1);
-    assert_eq!(fates, [("/a", Fate::Older(first)), ("/b", Fate::Newer(newest))]);
+    assert_eq!(
+        remaining,
+        [("/a", RemainingValue::Older(first)), ("/b", RemainingValue::Newer(newest))]
+    );
     assert_eq!(salvaged["/a"].0, "first of a");
     assert_eq!(salvaged["/b"].0, "third of b");
     assert_eq!(examined.damages.len(), 2);

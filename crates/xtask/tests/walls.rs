@@ -81,10 +81,16 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         &[],
     ),
     (
+        "metrics",
+        Pure,
+        "Prometheus metrics: a registry, families as values, the text and protobuf formats.",
+        &[],
+    ),
+    (
         "apiserver",
         Portable,
         "HTTP, TLS, authentication, admission, REST and watch over `store`.",
-        &["objects", "store", "https"],
+        &["objects", "store", "https", "metrics"],
     ),
     (
         "client",
@@ -96,7 +102,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "controllers",
         Portable,
         "Loops that speak only the API: scheduler, daemon sets, quota, garbage collection.",
-        &["objects", "scheduling", "client"],
+        &["objects", "scheduling", "client", "metrics"],
     ),
     (
         "runtime",
@@ -108,7 +114,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "agent",
         Portable,
         "The node agent: pod workers, ledger, volumes, probes, status.",
-        &["objects", "placement", "host", "cri", "https", "client"],
+        &["objects", "placement", "host", "cri", "https", "client", "metrics"],
     ),
     (
         "berth",
@@ -123,6 +129,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "cri",
             "host",
             "https",
+            "metrics",
             "apiserver",
             "client",
             "controllers",
@@ -143,6 +150,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "cri",
             "host",
             "https",
+            "metrics",
             "apiserver",
             "client",
             "controllers",

@@ -7,13 +7,13 @@ use objects::resources::{self, CPU, EPHEMERAL_STORAGE, MEMORY};
 use objects::selector::NodeSelector;
 use serde::Deserialize;
 
-use super::{Neighbour, Node, Rejection, taints};
+use super::{AdmittedPod, Node, Rejection, taints};
 use crate::spec::{ContainerPort, Pod, ResourceList, Role};
 use crate::status::is_static;
 
 pub(super) const PODS: &str = "pods";
 
-pub(super) fn check(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
+pub(super) fn check(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Vec<Rejection> {
     let mut reasons = insufficient(pod, node, others);
     let mut predicate = |holds: bool, name, why| {
         if !holds {
@@ -51,7 +51,7 @@ pub(crate) fn amount(list: &ResourceList, resource: &str) -> i64 {
     list.get(resource).map_or(0, of)
 }
 
-pub(super) fn insufficient(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
+pub(super) fn insufficient(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Vec<Rejection> {
     let requests = crate::requests(pod);
     let mut lacking = Vec::new();
     let mut check = |resource: &str, requested: i64, used: i64| {
@@ -93,7 +93,7 @@ fn matches_affinity(pod: &Pod, node: &Node) -> bool {
     }
 }
 
-fn ports_collide(pod: &Pod, others: &[Neighbour<'_>]) -> bool {
+fn ports_collide(pod: &Pod, others: &[AdmittedPod<'_>]) -> bool {
     let taken: Vec<&ContainerPort> =
         others.iter().flat_map(|other| host_ports(other.pod)).collect();
     host_ports(pod).any(|port| taken.iter().any(|other| collide(port, other)))

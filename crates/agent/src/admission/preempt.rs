@@ -11,7 +11,7 @@ use objects::resources::{CPU, MEMORY};
 use thiserror::Error;
 
 use super::fit::{PODS, amount};
-use super::{Neighbour, Rejection};
+use super::{AdmittedPod, Rejection};
 use crate::qos_class;
 use crate::spec::Pod;
 
@@ -47,7 +47,7 @@ impl fmt::Display for NoVictims {
 /// The uids of the pods that must go, given all that speaks against a pod.
 pub(super) fn recover(
     pod: &Pod,
-    others: &[Neighbour<'_>],
+    others: &[AdmittedPod<'_>],
     reasons: Vec<Rejection>,
 ) -> Result<Vec<String>, Rejection> {
     if !is_critical(pod) {
@@ -74,10 +74,10 @@ pub(super) fn recover(
 /// Which of the others go so that `pod` gets what is `lacking`.
 pub fn victims<'a, 'b>(
     pod: &Pod,
-    others: &'a [Neighbour<'b>],
+    others: &'a [AdmittedPod<'b>],
     lacking: &[Requirement],
-) -> Result<Vec<&'a Neighbour<'b>>, NoVictims> {
-    let of_class = |class: QosClass| -> Vec<&'a Neighbour<'b>> {
+) -> Result<Vec<&'a AdmittedPod<'b>>, NoVictims> {
+    let of_class = |class: QosClass| -> Vec<&'a AdmittedPod<'b>> {
         let may_go = others.iter().filter(|other| may_preempt(pod, other.pod));
         may_go.filter(|other| qos_class(other.pod) == class).collect()
     };
@@ -104,7 +104,7 @@ fn may_preempt(pod: &Pod, other: &Pod) -> bool {
     critical || higher
 }
 
-fn freed(neighbour: &Neighbour<'_>, resource: &str) -> i64 {
+fn freed(neighbour: &AdmittedPod<'_>, resource: &str) -> i64 {
     match resource {
         PODS => 1,
         resource => amount(&neighbour.requests, resource),
@@ -112,7 +112,7 @@ fn freed(neighbour: &Neighbour<'_>, resource: &str) -> i64 {
 }
 
 /// Returns what is still insufficient without these pods.
-fn without(lacking: &[Requirement], gone: &[&Neighbour<'_>]) -> Vec<Requirement> {
+fn without(lacking: &[Requirement], gone: &[&AdmittedPod<'_>]) -> Vec<Requirement> {
     let rest = lacking.iter().map(|Requirement { resource, quantity }| {
         let freed = gone.iter().map(|neighbour| freed(neighbour, resource));
         let quantity = freed.fold(*quantity, i64::saturating_sub);
@@ -123,9 +123,9 @@ fn without(lacking: &[Requirement], gone: &[&Neighbour<'_>]) -> Vec<Requirement>
 
 /// Takes the one that comes closest, until nothing is lacking.
 fn closest<'a, 'b>(
-    mut candidates: Vec<&'a Neighbour<'b>>,
+    mut candidates: Vec<&'a AdmittedPod<'b>>,
     mut lacking: Vec<Requirement>,
-) -> Result<Vec<&'a Neighbour<'b>>, NoVictims> {
+) -> Result<Vec<&'a AdmittedPod<'b>>, NoVictims> {
     let mut taken = Vec::new();
     while !lacking.is_empty() {
         let mut best: Option<(usize, f64)> = None;
@@ -148,7 +148,7 @@ fn closest<'a, 'b>(
 }
 
 /// How far a pod is from freeing what is lacking: the squares of the parts it leaves.
-fn distance(candidate: &Neighbour<'_>, lacking: &[Requirement]) -> f64 {
+fn distance(candidate: &AdmittedPod<'_>, lacking: &[Requirement]) -> f64 {
     let left = |Requirement { resource, quantity }: &Requirement| {
         let rest = quantity.saturating_sub(freed(candidate, resource)).max(0);
         (rest as f64 / *quantity as f64).powi(2)
@@ -157,7 +157,7 @@ fn distance(candidate: &Neighbour<'_>, lacking: &[Requirement]) -> f64 {
 }
 
 /// Returns true if the first pod uses less than the second; memory is compared before CPUs.
-fn is_smaller(one: &Neighbour<'_>, other: &Neighbour<'_>) -> bool {
-    let size = |n: &Neighbour<'_>| (amount(&n.requests, MEMORY), amount(&n.requests, CPU));
+fn is_smaller(one: &AdmittedPod<'_>, other: &AdmittedPod<'_>) -> bool {
+    let size = |n: &AdmittedPod<'_>| (amount(&n.requests, MEMORY), amount(&n.requests, CPU));
     size(one) <= size(other)
 }

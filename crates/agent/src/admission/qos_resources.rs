@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use objects::rules::pod::class_resources::full_name;
 
-use super::{Neighbour, Rejection};
+use super::{AdmittedPod, Rejection};
 use crate::spec::{Container, Pod, QosResourceRequest};
 
 /// The offers of a runtime, by the full name of the resource.
@@ -29,7 +29,7 @@ type Uses = BTreeMap<(String, String), u64>;
 pub(super) fn check(
     pod: &Pod,
     offer: &ClassOffer,
-    others: &[Neighbour<'_>],
+    others: &[AdmittedPod<'_>],
 ) -> Result<(), Rejection> {
     let needs = uses(pod, offer);
     if needs.is_empty() {

@@ -242,10 +242,10 @@ fn admission(all: &Recorded, id: &str) -> Admission {
     let scene = scene(id);
     let pod = &all.pods[id];
     let unknown = Pod::default();
-    let mut others: Vec<Neighbour<'_>> =
-        scene.others.iter().map(|other| Neighbour::new(&all.pods[*other])).collect();
+    let mut others: Vec<AdmittedPod<'_>> =
+        scene.others.iter().map(|other| AdmittedPod::new(&all.pods[*other])).collect();
     if !scene.used.is_empty() {
-        others.push(Neighbour { pod: &unknown, requests: scene.used.clone() });
+        others.push(AdmittedPod { pod: &unknown, requests: scene.used.clone() });
     }
     admit(pod, &scene.node, &others, || (scene.allocate)(all, pod))
 }
@@ -285,9 +285,9 @@ fn the_recorded_victims_are_preempted_and_the_bystanders_are_not() {
     let best_effort = pod(json!({
         "metadata": {"uid": "preempt-bystander-besteffort"}, "spec": {"containers": [{"name": "c"}]},
     }));
-    let mut others: Vec<Neighbour<'_>> =
-        names.iter().map(|name| Neighbour::new(&all.pods[*name])).collect();
-    others.push(Neighbour::new(&best_effort));
+    let mut others: Vec<AdmittedPod<'_>> =
+        names.iter().map(|name| AdmittedPod::new(&all.pods[*name])).collect();
+    others.push(AdmittedPod::new(&best_effort));
     let admission = admit(&all.pods["preempt-critical"], &node(), &others, || Ok(()));
     let Admission::AfterPreempting(mut victims) = admission else { panic!("{admission:?}") };
     victims.sort();

@@ -5,7 +5,7 @@ use super::*;
 
 /// Returns `admitted` or the reason of the rejection.
 fn reason(pod: &Pod, node: &Node, others: &[&Pod]) -> String {
-    let others: Vec<Neighbour<'_>> = others.iter().map(|other| Neighbour::new(other)).collect();
+    let others: Vec<AdmittedPod<'_>> = others.iter().map(|other| AdmittedPod::new(other)).collect();
     match admit(pod, node, &others, || Ok(())) {
         Admission::Admitted => "admitted".to_owned(),
         Admission::AfterPreempting(victims) => victims.join(" "),

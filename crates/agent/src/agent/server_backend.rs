@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use metrics::{Family, Kind, Registry};
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use crate::clock;
 use crate::context::AgentContext;
-use crate::observability::prometheus::{self, Text};
 use crate::observability::stats::Stats;
-use crate::server::{self, configz};
+use crate::server::{self, Document, configz};
 use crate::status;
 
 /// Answers the requests of the agent's server.
@@ -34,14 +33,14 @@ impl AgentBackend {
         AgentBackend { context, configuration, stats, began }
     }
 
-    /// Returns the start time of the agent in the format of statistics.
-    fn start(&self) -> String {
+    /// Returns the metrics of a registry with the start time of the agent.
+    fn with_start(&self, registry: &Registry) -> Vec<Family> {
         let name = "process_start_time_seconds";
-        let mut text = Text::default();
         let help = "[ALPHA] Start time of the process since unix epoch in seconds.";
-        text.family(name, help, "gauge");
-        text.sample(name, &[], Some(clock::nanos(self.began) as f64 / 1e9), None);
-        text.into_string()
+        let seconds = self.began.unix_nanos() as f64 / 1e9;
+        let mut families = registry.families();
+        families.push(Family::single(Kind::Gauge, name, help, seconds));
+        families
     }
 }
 
@@ -62,7 +61,7 @@ impl server::ServerBackend for AgentBackend {
         self.configuration.clone()
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self) -> Vec<Family> {
         let metrics = &self.context.metrics;
         let active = Arc::clone(&self.context.active.borrow());
         let of_files = active.iter().filter(|pod| status::is_static(pod)).count();
@@ -72,7 +71,7 @@ impl server::ServerBackend for AgentBackend {
         if let Ok(usage) = host::os::system::this_process() {
             metrics.process.observe(usage);
         }
-        metrics.registry.render() + &self.start()
+        self.with_start(&metrics.registry)
     }
 
     fn complaint(&self) -> Option<String> {
@@ -80,10 +79,10 @@ impl server::ServerBackend for AgentBackend {
         silent.then(|| "the container runtime has not answered yet".to_owned())
     }
 
-    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
+    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<Document>> {
         if path == "/metrics/probes" {
-            let text = self.context.metrics.probes.render() + &self.start();
-            return Box::pin(std::future::ready(Some((prometheus::MEDIA_TYPE, text))));
+            let families = self.with_start(&self.context.metrics.probes);
+            return Box::pin(std::future::ready(Some(Document::Metrics(families))));
         }
         Box::pin(self.stats.document(path))
     }

@@ -1,33 +1,15 @@
-//! Events: [`AgentEvent`] lists every event of the agent with upstream's reason and message, and
-//! [`Correlator`] limits repeated ones.
+//! Events: [`AgentEvent`] lists every event of the agent with upstream's reason and message.
 //!
 //! Tools match on reasons and types, people read the messages; both are the kubelet's. Texts of the
 //! runtime pass through unchanged. Writes nothing to the API.
 
 use std::time::Duration;
 
+use client::events::Severity;
+
 use crate::cpusets::reconcile::Contention;
 
-mod correlate;
 mod messages;
-
-pub use correlate::{Correlator, EventRecord, InvolvedObject, Outcome};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    Normal,
-    Warning,
-}
-
-impl Severity {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Severity::Normal => "Normal",
-            Severity::Warning => "Warning",
-        }
-    }
-}
 
 /// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,8 +18,8 @@ pub use pod_lifecycle::{PodLifecycleMetrics, StartTiming};
 pub use pod_resources::{PodResourcesCall, PodResourcesMetrics};
 pub use sync::{CgroupOperation, SyncMetrics, SyncType};
 
-use crate::observability::prometheus::{Counter, Gauge, Registry};
 use crate::spec::Role;
+use metrics::{Counter, Gauge, Registry};
 
 /// All of the agent's metrics.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ impl AgentMetrics {
             ),
             // Without cgroups there is no version.
             cgroup_version: registry
-                .looked_up("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
+                .gauge_when_set("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
             features: registry.gauge(
                 "kubernetes_feature_enabled",
                 "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
@@ -181,9 +181,9 @@ pub struct Process {
 impl Process {
     fn new(registry: &Registry) -> Process {
         // A series exists only where the system provides the value.
-        let gauge = |name, help| registry.looked_up(name, help);
+        let gauge = |name, help| registry.gauge_when_set(name, help);
         Process {
-            cpu: registry.looked_up_counter(
+            cpu: registry.counter_when_set(
                 "process_cpu_seconds_total",
                 "Total user and system CPU time spent in seconds.",
             ),

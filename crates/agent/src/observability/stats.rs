@@ -10,6 +10,7 @@
 //! Nothing is measured until it is requested. Unknown values are left out, never reported as zero. Eviction
 //! measures for itself.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +21,14 @@ use host::cgroups::Usage;
 use host::file_kind::disk_usage;
 use host::os::system;
 use host::system::{FileSystem, Interface, Memory, ProcessIds};
+use metrics::{Family, Kind, Sample, UnixMillis};
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
 use crate::context::AgentContext;
 use crate::runtime::cgroups::PodCgroups;
 use crate::runtime::lower::cgroup;
+use crate::server::Document;
 
 mod cadvisor;
 mod resource;
@@ -144,6 +147,24 @@ struct ContainerUsage {
     log_files: Option<u64>,
 }
 
+/// Creates a family of the samples whose value is known.
+fn known<'a, L: AsRef<[(&'static str, &'a str)]>>(
+    kind: Kind,
+    name: impl Into<Cow<'static, str>>,
+    help: impl Into<Cow<'static, str>>,
+    at: Option<Timestamp>,
+    samples: impl IntoIterator<Item = (L, Option<f64>)>,
+) -> Family {
+    let samples = samples.into_iter().filter_map(|(labels, value)| {
+        let sample = Sample::new(labels.as_ref(), value?);
+        Some(match at {
+            Some(at) => sample.at(UnixMillis(at.unix_millis())),
+            None => sample,
+        })
+    });
+    Family::new(kind, name, help, samples)
+}
+
 impl Stats {
     #[must_use]
     pub fn new(context: Arc<AgentContext>, root: PathBuf, node: String) -> Stats {
@@ -151,20 +172,20 @@ impl Stats {
         Stats { context, root, node, began, rates: Mutex::default() }
     }
 
-    /// Returns the document of a path with its media type.
-    pub async fn document(&self, path: &str) -> Option<(&'static str, String)> {
-        let text = match path {
+    /// Returns the document of a path.
+    pub async fn document(&self, path: &str) -> Option<Document> {
+        Some(match path {
             "/stats/summary" => {
-                return Some((
-                    "application/json",
-                    summary::render(&self.snapshot(Disk::Measured).await).to_string(),
-                ));
+                Document::Json(summary::render(&self.snapshot(Disk::Measured).await))
             }
-            "/metrics/resource" => resource::render(&self.snapshot(Disk::Left).await),
-            "/metrics/cadvisor" => cadvisor::render(&self.snapshot(Disk::Left).await),
+            "/metrics/resource" => {
+                Document::Metrics(resource::families(&self.snapshot(Disk::Left).await))
+            }
+            "/metrics/cadvisor" => {
+                Document::Metrics(cadvisor::families(&self.snapshot(Disk::Left).await))
+            }
             _ => return None,
-        };
-        Some((crate::observability::prometheus::MEDIA_TYPE, text))
+        })
     }
 
     async fn snapshot(&self, disk: Disk) -> Snapshot {
@@ -196,7 +217,7 @@ impl Stats {
 
     /// Computes rates from this sample and the ones before it.
     fn rate(&self, snapshot: &mut Snapshot) {
-        let now = crate::clock::nanos(snapshot.at);
+        let now = snapshot.at.unix_nanos();
         let mut before = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let mut after = BTreeMap::new();
         let mut rate = |what: String, used: Option<u64>| -> Option<u64> {
@@ -310,7 +331,7 @@ fn of_images(images: &v1::FilesystemUsage) -> Option<Images> {
 
 fn before(at: Timestamp, by: Duration) -> Timestamp {
     let nanos = i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
-    of_nanos(crate::clock::nanos(at).saturating_sub(nanos))
+    of_nanos(at.unix_nanos().saturating_sub(nanos))
 }
 
 fn of_nanos(nanos: i64) -> Timestamp {

@@ -18,7 +18,7 @@ use objects::{QosClass, Quantity};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::admission::{self, Neighbour, Rejection};
+use crate::admission::{self, AdmittedPod, Rejection};
 use crate::ledger::allocations::{AllocatedResources, PodAllocation};
 use crate::runtime::lower::{CgroupVersion, NodeEnvironment, SwapBehavior};
 use crate::spec::{Container, Pod};
@@ -91,7 +91,7 @@ pub fn judge(
     wanted: &Pod,
     has: &Pod,
     node: &admission::Node,
-    others: &[Neighbour<'_>],
+    others: &[AdmittedPod<'_>],
     rules: &ResizeRules<'_>,
 ) -> Result<(), ResizeRefusal> {
     check_kind(wanted, has, rules).map_err(ResizeRefusal::Infeasible)?;

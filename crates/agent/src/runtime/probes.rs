@@ -10,17 +10,18 @@
 //! containers is left to the workers.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use client::clock::{Clock as _, SystemClock};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::error;
 
 use crate::observability::events::{AgentEvent, ProbeKind};
-use crate::observability::prometheus::{Counter, Registry};
 use crate::runtime::observed::RuntimeId;
 use crate::spec::{Container, Pod, Probe};
 use crate::supervisor::caught;
+use metrics::{Counter, Registry};
 
 mod cycle;
 mod execute;
@@ -154,20 +155,18 @@ impl ProbeLoop {
     }
 }
 
-/// The position of the pod UID among the labels of [`Counter::of_probes`].
+/// The position of the pod UID among the labels of [`result_counter`].
 const POD_UID_LABEL: usize = 3;
 
-impl Counter {
-    /// Returns the counter of probe results, with upstream's name.
-    #[must_use]
-    pub fn of_probes(registry: &Registry) -> Counter {
-        registry.counter(
-            "prober_probe_total",
-            "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by \
-             result.",
-            &["container", "namespace", "pod", "pod_uid", "probe_type", "result"],
-        )
-    }
+/// Returns the counter of probe results, with upstream's name.
+#[must_use]
+pub fn result_counter(registry: &Registry) -> Counter {
+    registry.counter(
+        "prober_probe_total",
+        "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by \
+         result.",
+        &["container", "namespace", "pod", "pod_uid", "probe_type", "result"],
+    )
 }
 
 fn count(counter: &Counter, request: &ProbeRequest, good: Option<bool>) {
@@ -238,10 +237,9 @@ impl Clock {
     }
 
     fn now(&self) -> ProbeTime {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         ProbeTime {
             millis: Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX),
-            wall_nanos: i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX),
+            wall_nanos: SystemClock.now().unix_nanos(),
         }
     }
 

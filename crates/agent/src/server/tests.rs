@@ -1,6 +1,7 @@
 //! The server over TLS, with pods that are objects only: access, and everything that works without a
 //! runtime.
 
+use ::metrics::Kind;
 use client::Transport;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
@@ -31,12 +32,12 @@ impl ServerBackend for AgentEvent {
         json!({"kind": "KubeletConfiguration", "port": 10250})
     }
 
-    fn metrics(&self) -> String {
-        "kubelet_running_pods 1\n".to_owned()
+    fn metrics(&self) -> Vec<Family> {
+        vec![Family::single(Kind::Gauge, "kubelet_running_pods", "", 1.0)]
     }
 
-    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
-        let answer = (path == "/stats/summary").then(|| (JSON, "{}".to_owned()));
+    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<Document>> {
+        let answer = (path == "/stats/summary").then(|| Document::Json(json!({})));
         Box::pin(std::future::ready(answer))
     }
 }
@@ -373,7 +374,7 @@ async fn documents_are_those_of_the_kubelet() {
     );
     let (_, _, text) = get("/configz").await;
     assert_eq!(text, r#"{"kubeletconfig":{"kind":"KubeletConfiguration","port":10250}}"#);
-    assert_eq!(get("/metrics").await.1, prometheus::MEDIA_TYPE);
+    assert_eq!(get("/metrics").await.1, exposition::TEXT);
     assert_eq!(get("/stats/summary").await.2, "{}");
     for path in ["/nope", "/spec", "/"] {
         assert_eq!(get(path).await, (404, TEXT.to_owned(), "404 page not found\n".to_owned()));

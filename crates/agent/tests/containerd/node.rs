@@ -49,8 +49,8 @@ impl ServerBackend for PodSet {
         json!({})
     }
 
-    fn metrics(&self) -> String {
-        String::new()
+    fn metrics(&self) -> Vec<metrics::Family> {
+        Vec::new()
     }
 }
 

@@ -262,7 +262,7 @@ async fn metrics_are_served_as_text_or_protobuf() {
     };
     assert_eq!(get("", "/readyz?exclude=log").await.status, 200);
     let text = get("", "/metrics/slis").await;
-    assert_eq!(text.content_type, https::exposition::TEXT);
+    assert_eq!(text.content_type, metrics::exposition::TEXT);
     let lines = String::from_utf8(bytes(&text).to_vec()).unwrap();
     for line in [
         "kubernetes_healthcheck{name=\"etcd\",type=\"readyz\"} 1",
@@ -273,7 +273,10 @@ async fn metrics_are_served_as_text_or_protobuf() {
     assert!(!lines.contains("log"), "{lines}");
     for path in ["/metrics", "/metrics/slis"] {
         let reply = get(protobuf, path).await;
-        assert_eq!((reply.status.as_u16(), reply.content_type), (200, https::exposition::PROTOBUF));
+        assert_eq!(
+            (reply.status.as_u16(), reply.content_type),
+            (200, metrics::exposition::PROTOBUF)
+        );
         assert!(!bytes(&reply).is_empty() && !bytes(&reply).starts_with(b"#"), "{path}");
     }
 }

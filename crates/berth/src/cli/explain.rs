@@ -32,7 +32,7 @@ use crate::terminal::{Colours, Terminal};
 
 mod filters;
 
-use filters::{Scheduling, World};
+use filters::{ClusterObjects, Scheduling};
 
 /// Maximum number of nodes shown for an unbound pod. Nodes that would accept it come first.
 const MOST_NODES: usize = 10;
@@ -161,7 +161,7 @@ impl PodArgs {
 fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
     let (namespace, name) = args.namespace_and_name()?;
     let api = args.place.client()?;
-    let (pod, world, events) = block_on(async {
+    let (pod, cluster_objects, events) = block_on(async {
         let wanted: Result<Value, _> = api.get(PODS, &namespace, &name).await;
         let pod = match wanted {
             Err(error) if error.is_not_found() => {
@@ -177,16 +177,16 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
             ..Scope::default()
         };
         let events = api.list_values(EVENTS, &about).await?;
-        Ok((pod, World::read(&api).await?, events))
+        Ok((pod, ClusterObjects::read(&api).await?, events))
     })?;
     let occupant = occupant(&pod)?;
     let bound = pod["spec"]["nodeName"].as_str();
     let scheduling = match bound {
         Some(_) => Scheduling::default(),
-        None => Scheduling::of(&world, &pod)?,
+        None => Scheduling::of(&cluster_objects, &pod)?,
     };
     // A bound pod stays on its node; for an unbound pod every node is checked.
-    let mut candidates: Vec<&Value> = world
+    let mut candidates: Vec<&Value> = cluster_objects
         .nodes
         .iter()
         .filter(|node| bound.is_none_or(|bound| name_of(node) == bound))
@@ -202,7 +202,7 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
     reported.extend(scheduling.preemption.clone());
     let mut answers = Vec::new();
     for node in candidates.iter().take(MOST_NODES) {
-        answers.push(answer(node, &world, &scheduling, &pod, &occupant)?);
+        answers.push(answer(node, &cluster_objects, &scheduling, &pod, &occupant)?);
     }
     if candidates.len() > MOST_NODES {
         input::note(&format!("{} nodes are not shown", candidates.len() - MOST_NODES));
@@ -230,16 +230,16 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
 /// Returns one node's answer, with every reason against the pod.
 fn answer(
     node: &Value,
-    world: &World,
+    cluster_objects: &ClusterObjects,
     scheduling: &Scheduling,
     pod: &Value,
     occupant: &LivePod,
 ) -> anyhow::Result<NodeExplanation> {
-    let mut answer = match live(node, world)? {
+    let mut answer = match live(node, cluster_objects)? {
         Ok(live) => {
             let mut answer = live.explain(occupant);
             if answer.verdict != Verdict::Has {
-                for refusal in filters::admission(world, node, pod)? {
+                for refusal in filters::admission(cluster_objects, node, pod)? {
                     answer.refuse(refusal);
                 }
             }
@@ -263,8 +263,8 @@ fn answer(
 
 fn node(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let api = args.place.client()?;
-    let world = block_on(async { Ok(World::read(&api).await?) })?;
-    let nodes = &world.nodes;
+    let cluster_objects = block_on(async { Ok(ClusterObjects::read(&api).await?) })?;
+    let nodes = &cluster_objects.nodes;
     let names = || nodes.iter().map(name_of).collect::<Vec<_>>().join(", ");
     let node = match (&args.name, nodes.as_slice()) {
         (None, [only]) => only,
@@ -276,7 +276,7 @@ fn node(args: &NodeArgs) -> anyhow::Result<ExitCode> {
             BadInput::new(format!("there is no node {name:?}; there are: {}", names()))
         })?,
     };
-    let live = live(node, &world)?
+    let live = live(node, &cluster_objects)?
         .map_err(|why| BadInput::new(format!("node {:?}: {why}", name_of(node))))?;
     let report = live.machine_report(true);
     let terminal = Terminal::of_standard_output(args.place.color);
@@ -301,7 +301,10 @@ fn name_of(object: &Value) -> &str {
 }
 
 /// Returns a node with the pods that hold its resources, or the reason why its state is unknown.
-fn live(node: &Value, world: &World) -> anyhow::Result<Result<LiveNode, String>> {
+fn live(
+    node: &Value,
+    cluster_objects: &ClusterObjects,
+) -> anyhow::Result<Result<LiveNode, String>> {
     let name = name_of(node);
     let annotations: BTreeMap<String, String> =
         serde_json::from_value(node["metadata"]["annotations"].clone()).unwrap_or_default();
@@ -310,7 +313,7 @@ fn live(node: &Value, world: &World) -> anyhow::Result<Result<LiveNode, String>>
         Ok(None) => return Ok(Err("it reports no machine; Berth's agent does".to_owned())),
         Err(error) => return Ok(Err(format!("what it reports cannot be used: {error}"))),
     };
-    let pods = world.active_pods(Some(name)).map(occupant).collect::<Result<_, _>>()?;
+    let pods = cluster_objects.active_pods(Some(name)).map(occupant).collect::<Result<_, _>>()?;
     Ok(Ok(LiveNode::new(name, report, pods, &devices(node))))
 }
 

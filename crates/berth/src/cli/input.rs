@@ -15,6 +15,7 @@ use placement::Machine;
 use placement::configured::{Configured, Finding};
 
 use super::BadInput;
+use crate::logging::{Notice, print_notice};
 use crate::machine_source::load_machine;
 use crate::terminal::Terminal;
 
@@ -165,11 +166,11 @@ fn text_of(file: &str) -> anyhow::Result<String> {
 
 /// Prints a remark that is not part of the result to standard error.
 pub(super) fn note(text: &str) {
-    anstream::eprintln!("\x1b[2mnote:\x1b[0m {text}");
+    print_notice(Notice::Note, text);
 }
 
 pub(super) fn warn(text: &str) {
-    anstream::eprintln!("\x1b[33mwarning:\x1b[0m {text}");
+    print_notice(Notice::Warning, text);
 }
 
 /// Writes the result to a file if one is given, or to standard output.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use store::{Damage, Examination, Fate, LostKey, Region};
+use store::{Damage, Examination, LostKey, Region, RemainingValue};
 
 use super::BadInput;
 use super::node::Output;
@@ -124,11 +124,11 @@ fn view(found: &Examination) -> Value {
             "file": name(damage), "offset": offset, "bytes": length, "recordsRead": damage.saved,
         }),
     });
-    let keys = found.lost_keys.iter().map(|LostKey { key, revision, fate }| {
-        let (word, now) = match fate {
-            Fate::Gone => ("Gone", None),
-            Fate::Older(now) => ("OlderValue", Some(now.get())),
-            Fate::Newer(now) => ("HistoryOnly", Some(now.get())),
+    let keys = found.lost_keys.iter().map(|LostKey { key, revision, remaining }| {
+        let (word, now) = match remaining {
+            RemainingValue::None => ("Gone", None),
+            RemainingValue::Older(now) => ("OlderValue", Some(now.get())),
+            RemainingValue::Newer(now) => ("HistoryOnly", Some(now.get())),
         };
         json!({"key": key, "revision": revision.get(), "result": word, "revisionNow": now})
     });
@@ -198,14 +198,14 @@ fn render(data_dir: &Path, found: &Examination) -> String {
             false => writeln!(text, "  revisions {first} to {last}"),
         };
     }
-    for LostKey { key, revision, fate } in &found.lost_keys {
-        let _ = match fate {
-            Fate::Gone => writeln!(text, "  {key} of revision {revision}: it is gone"),
-            Fate::Older(now) => writeln!(
+    for LostKey { key, revision, remaining } in &found.lost_keys {
+        let _ = match remaining {
+            RemainingValue::None => writeln!(text, "  {key} of revision {revision}: it is gone"),
+            RemainingValue::Older(now) => writeln!(
                 text,
                 "  {key} of revision {revision}: its value of revision {now} comes back"
             ),
-            Fate::Newer(now) => writeln!(
+            RemainingValue::Newer(now) => writeln!(
                 text,
                 "  {key} of revision {revision}: only history, it has a value of revision {now}"
             ),

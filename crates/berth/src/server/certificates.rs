@@ -18,13 +18,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver::certificates::{self, Pair, Validity};
 use apiserver::{ADMINISTRATORS, VIEWERS};
 use https::{Clock, Dialer, ServerTls};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::authorities::{Authorities, Authority, save_pair};
@@ -169,7 +170,7 @@ impl Certificates {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 
     pub(super) fn token_secret(&self) -> Vec<u8> {

@@ -4,11 +4,11 @@
 //! [`History`] decides when to compact; the store does it.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use metrics::{Family, Kind};
 use store::{OpenError, Options, Revision, StorageError, Store};
 
 /// Age of the history kept for watches and paged lists.
@@ -122,24 +122,39 @@ impl History {
     }
 }
 
-/// Renders the store's metrics.
-pub(super) fn render_metrics(store: &Store) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, kind: &str, help: &str, value: u64| {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
-    };
+/// Returns the store's metrics.
+pub(super) fn metric_families(store: &Store) -> Vec<Family> {
     let health = store.health();
-    let full = u64::from(health.full.is_some());
-    line("berth_store_full", "gauge", "Whether writes fail because the disk is full.", full);
-    let help = "Batches of writes that were refused because the disk is full.";
-    line("berth_store_refused_batches_total", "counter", help, health.refused);
+    let mut families = vec![
+        Family::single(
+            Kind::Gauge,
+            "berth_store_full",
+            "Whether writes fail because the disk is full.",
+            f64::from(u8::from(health.full.is_some())),
+        ),
+        Family::single(
+            Kind::Counter,
+            "berth_store_refused_batches_total",
+            "Batches of writes that were refused because the disk is full.",
+            health.refused as f64,
+        ),
+    ];
     // The size of an unreadable directory is unknown.
     if let Ok(usage) = store.usage() {
-        line("berth_store_files", "gauge", "Files of the store.", usage.files);
-        let help = "Size of the store on the disk, with what is kept in reserve.";
-        line("apiserver_storage_size_bytes", "gauge", help, usage.bytes);
+        families.push(Family::single(
+            Kind::Gauge,
+            "berth_store_files",
+            "Files of the store.",
+            usage.files as f64,
+        ));
+        families.push(Family::single(
+            Kind::Gauge,
+            "apiserver_storage_size_bytes",
+            "Size of the store on the disk, with what is kept in reserve.",
+            usage.bytes as f64,
+        ));
     }
-    text
+    families
 }
 
 #[cfg(test)]

@@ -50,6 +50,38 @@ fn json_logs_are_one_object_per_line() {
 }
 
 #[test]
+fn warnings_and_the_last_error_follow_the_log_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.yaml");
+    let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                cpuManagerPolicy: dynamic\nfailSwapOn: false\n";
+    std::fs::write(&config, text).unwrap();
+    let config = config.display().to_string();
+    let kubeconfig = dir.path().join("none").display().to_string();
+    let agent = ["agent", "--kubeconfig", &kubeconfig, "--config", &config];
+    let objects_of = |args: &[&str]| {
+        let mut agent = command(&agent);
+        agent.args(args);
+        let (code, out, error) = finished(agent, "");
+        assert_eq!((code, out.as_str()), (2, ""), "{error}");
+        let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line);
+        (error.lines().map(parse).collect::<Result<Vec<_>, _>>(), error)
+    };
+    for level in ["info", "off"] {
+        let (objects, log) = objects_of(&["--log-format", "json", "--log-level", level]);
+        let objects = objects.unwrap_or_else(|error| panic!("{error}: {log}"));
+        let last = objects.last().unwrap();
+        assert_eq!(last["level"], "ERROR", "{log}");
+        let message = last["message"].as_str().unwrap();
+        assert!(message.contains("cpuManagerPolicy"), "{log}");
+        assert!(last["timestamp"].is_string(), "{log}");
+    }
+    let (objects, log) = objects_of(&[]);
+    assert!(objects.is_err(), "{log}");
+    assert!(log.contains("error: "), "{log}");
+}
+
+#[test]
 fn invalid_log_settings_are_rejected_before_the_start() {
     let check = |args: &[&str], variable: &str, parts: &[&str]| {
         let dir = tempfile::tempdir().unwrap();

@@ -179,11 +179,41 @@ fn invalid_input_is_located_and_exits_with_code_2() {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_have_every_command_and_flag() {
+    let help = |command: &str| {
+        let output = berth(&format!("{command} --help"));
+        assert!(output.status.success(), "{command}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all = help("");
+    let listed = all.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands: Vec<&str> = listed
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    for command in ["plan", "up", "agent", "server", "completions"] {
+        assert!(commands.contains(&command), "{command} is not in {commands:?}");
+    }
+    let mut flags: Vec<String> = Vec::new();
+    for command in commands.iter().filter(|command| **command != "help") {
+        let text = help(command);
+        let words = text.split(|c: char| c.is_whitespace() || c == ',' || c == '[');
+        let long = words.filter_map(|word| word.strip_prefix("--"));
+        flags.extend(long.filter(|flag| !flag.is_empty()).map(str::to_owned));
+    }
+    flags.retain(|flag| flag.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+    assert!(flags.iter().any(|flag| flag == "how-many"), "{flags:?}");
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let output = berth(&format!("completions {shell}"));
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("how-many"), "{shell}");
+        let script = String::from_utf8(output.stdout).unwrap();
+        let words: std::collections::BTreeSet<&str> = script
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+            .map(|word| word.trim_start_matches('-'))
+            .collect();
+        for name in commands.iter().copied().chain(flags.iter().map(String::as_str)) {
+            assert!(words.contains(name), "{shell} lacks {name}");
+        }
     }
 }
 

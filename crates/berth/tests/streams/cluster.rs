@@ -50,8 +50,8 @@ impl ServerBackend for Pods {
         json!({})
     }
 
-    fn metrics(&self) -> String {
-        String::new()
+    fn metrics(&self) -> Vec<metrics::Family> {
+        Vec::new()
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Does not dial and does not wait.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -72,8 +72,8 @@ struct Pool {
 }
 
 impl Connections {
-    fn pool(&self) -> std::sync::MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock()
     }
 
     /// Returns an open connection, if there is one.

@@ -6,13 +6,13 @@
 //! that other pods' rejections describe.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use client::DeleteOptions;
 use client::PatchKind;
 use client::kind::{NODES, PODS};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::replay::{self, ReplayedPod};
@@ -184,12 +184,12 @@ impl GroupReplay<'_> {
             });
             let waiting = on_the_way.map(|(id, line, replayed)| async move {
                 if !replay::until_recorded(context, line, replayed, t).await {
-                    diverged.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_owned());
+                    diverged.lock().push(id.to_owned());
                 }
             });
             join_all(waiting).await;
         }
-        self.diverged.extend(diverged.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.diverged.extend(diverged.into_inner());
     }
 
     async fn step(&mut self, action: &str) -> Result<()> {

@@ -4,11 +4,12 @@
 //! compared here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use client::kind::{EVENTS, Kind, PODS};
 use client::{Client, Scope, WatchEvent};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -56,7 +57,7 @@ impl Trace {
     }
 
     fn with<T>(&self, read: impl FnOnce(&mut TraceState) -> T) -> T {
-        read(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&mut self.state.lock())
     }
 
     /// Returns the seconds since the start.

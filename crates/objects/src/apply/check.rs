@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::set::render_element;
 use super::walk::{Granularity, TypeRef, Walker};
-use crate::patch::{go_type, go_value};
+use crate::go;
 use crate::schema::{Ownership, Shape, TypeId};
 
 impl<'s> Walker<'s> {
@@ -87,14 +87,17 @@ impl<'s> Checker<'s> {
                 self.check_items(type_ref, item, value, items);
             }
             Shape::String | Shape::Bytes if !value.is_string() => {
-                let shown = go_syntax(value);
+                let shown = go::syntax(value);
                 self.wrong(&format!(
                     "expected string, got &value.valueUnstructured{{Value:{shown}}}"
                 ));
             }
             Shape::Bool if !value.is_boolean() => self.expected("boolean", value),
             Shape::Int32 | Shape::Int64 | Shape::Float64 if !value.is_number() => {
-                self.wrong(&format!("expected numeric (int or float), got {}", go_type(value)));
+                self.wrong(&format!(
+                    "expected numeric (int or float), got {}",
+                    go::type_name(value)
+                ));
             }
             Shape::Quantity | Shape::IntOrString | Shape::Time | Shape::MicroTime
                 if value.is_object() || value.is_array() =>
@@ -138,23 +141,6 @@ impl<'s> Checker<'s> {
     }
 
     fn expected(&mut self, wanted: &str, found: &Value) {
-        self.wrong(&format!("expected {wanted}, got &{{{}}}", go_value(found)));
-    }
-}
-
-/// Renders a value in Go syntax.
-fn go_syntax(value: &Value) -> String {
-    match value {
-        Value::Null => "interface {}(nil)".to_owned(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
-        Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(go_syntax).collect();
-            format!("[]interface {{}}{{{}}}", items.join(", "))
-        }
-        Value::Object(map) => {
-            let entry = |(key, value): (&String, &Value)| format!("{key:?}:{}", go_syntax(value));
-            let entries: Vec<String> = map.iter().map(entry).collect();
-            format!("map[string]interface {{}}{{{}}}", entries.join(", "))
-        }
+        self.wrong(&format!("expected {wanted}, got &{{{}}}", go::value(found)));
     }
 }

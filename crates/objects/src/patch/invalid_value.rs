@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::{PatchKind, go_value, text};
+use super::{PatchKind, text};
+use crate::go;
 use crate::schema::{Schema, Shape, TypeId};
 
 /// Returns the invalid value of the response, given the object before and after a patch.
@@ -24,7 +25,7 @@ pub fn invalid_value(
 ) -> String {
     let patch = text::read(patch).map(|read| read.value).unwrap_or_default();
     let visited = match kind {
-        PatchKind::Strategic | PatchKind::Apply => return go_value(&patch),
+        PatchKind::Strategic | PatchKind::Apply => return go::value(&patch),
         PatchKind::Merge => VisitedPaths::by_merge(Some(live), &patch),
         PatchKind::Json => VisitedPaths::by_operations(patched, &patch),
     };

@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::order::{Positions, arrange, identity};
-use super::{PatchError, Patched, go_type, go_value, json_name, text};
+use super::{PatchError, Patched, json_name, text};
+use crate::go;
 use crate::schema::{Schema, Shape, Strategy, TypeId};
 
 const DIRECTIVE: &str = "$patch";
@@ -382,8 +383,8 @@ fn check_order(
         None => Ok(()),
         Some(_) => Err(malformed(format!(
             "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-            go_value(&Value::Array(patch.to_vec())),
-            go_value(&Value::Array(order.to_vec())),
+            go::value(&Value::Array(patch.to_vec())),
+            go::value(&Value::Array(order.to_vec())),
         ))),
     }
 }
@@ -400,17 +401,17 @@ fn check_keys(items: &[Value], merge_key: &str) -> Result<(), PatchError> {
 }
 
 fn no_merge_key(item: &Value, merge_key: &str) -> PatchError {
-    let item = go_value(item);
+    let item = go::value(item);
     malformed(format!("map: {item} does not contain declared merge key: {merge_key}"))
 }
 
 fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> PatchError {
-    let map = go_value(&Value::Object(map.clone()));
-    malformed(format!("unknown patch type: {} in map: {map}", go_value(directive)))
+    let map = go::value(&Value::Object(map.clone()));
+    malformed(format!("unknown patch type: {} in map: {map}", go::value(directive)))
 }
 
 fn wrong_kind(wanted: &str, found: &Value) -> PatchError {
-    let found = if found.is_null() { "%!s(<nil>)" } else { go_type(found) };
+    let found = if found.is_null() { "%!s(<nil>)" } else { go::type_name(found) };
     malformed(format!("expected a {wanted}, but received a {found}"))
 }
 
@@ -451,7 +452,7 @@ fn element_kind(lists: &[&[Value]]) -> Result<ElementKind, PatchError> {
         };
         if *found.get_or_insert(kind) != kind {
             let lists = lists.iter().map(|items| Value::Array(items.to_vec())).collect();
-            let lists = go_value(&Value::Array(lists));
+            let lists = go::value(&Value::Array(lists));
             return Err(malformed(format!("list element types are not identical: {lists}")));
         }
     }

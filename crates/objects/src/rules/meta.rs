@@ -168,7 +168,7 @@ pub fn validate_update(meta: &Cursor<'_>, old: &Cursor<'_>, rule: MetaRule, caus
         let extra: BTreeSet<&str> =
             finalizers.items().map(|item| item.text()).filter(|f| !before.contains(f)).collect();
         if !extra.is_empty() {
-            let extra: Vec<String> = extra.into_iter().map(crate::cursor::go_quoted).collect();
+            let extra: Vec<String> = extra.into_iter().map(crate::go::quoted).collect();
             let detail = format!(
                 "no new finalizers can be added if the object is being deleted, found new \
                  finalizers []string{{{}}}",

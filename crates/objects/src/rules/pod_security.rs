@@ -10,7 +10,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::cursor::{Causes, Cursor, go_quoted};
+use crate::cursor::{Causes, Cursor};
+use crate::go;
 
 mod checks;
 
@@ -346,7 +347,7 @@ pub fn review_namespace<'a>(
         })
         .collect();
     lines.sort();
-    let (name, standard) = (go_quoted(name), go_quoted(&new.enforce.to_string()));
+    let (name, standard) = (go::quoted(name), go::quoted(&new.enforce.to_string()));
     let mut warnings = vec![format!(
         "existing pods in namespace {name} violate the new PodSecurity enforce level {standard}"
     )];

@@ -230,7 +230,7 @@ impl Replay<'_> {
             let live = bared(live);
             let patched = bared(&patched.value);
             let shown = patch::invalid_value(kind, schema, id, &live, &request.body, &patched);
-            let shown = objects::cursor::go_quoted(&shown);
+            let shown = objects::go::quoted(&shown);
             let text = bare(&text.replace("<time>", &recorded_at().to_seconds_text()));
             if !text.starts_with(&shown) {
                 found.push(format!("shown as\n  {shown}\nrecorded\n  {text}"));

@@ -5,13 +5,12 @@
 
 use crate::cpuset::{CpuSet, ParseCpuSetError};
 
+use super::checkpoint::{Body, Checkpoint, Hashed};
 use super::go_json::{
     Decode, DecodeError, Faults, Json, Map, decode_fields, is_empty, map, object, string,
 };
-use super::spew::{Dump, Spew, dump};
-use super::{
-    Gates, Manager, PerContainer, PerPod, StateFileError, data_preimage, fnv1a, go_json, verify,
-};
+use super::spew::{Dump, Field, Spew};
+use super::{Gates, Manager, PerContainer, PerPod, StateFileError};
 
 /// The state of the CPU manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,55 +37,55 @@ impl CpuState {
 
     /// Parses a file. `policy` is the configured one; a file of another policy is rejected.
     pub fn parse(content: &[u8], policy: &str, gates: Gates) -> Result<CpuState, StateFileError> {
-        let checkpoint = load(content, gates)?;
-        if checkpoint.policy != policy {
-            return Err(StateFileError::PolicyDiffers {
-                manager: Manager::Cpu,
-                configured: policy.to_owned(),
-                stored: checkpoint.policy,
-            });
-        }
-        let default_cpus = CpuSet::parse(&checkpoint.default_cpus).map_err(|cause| {
-            StateFileError::DefaultCpus { text: checkpoint.default_cpus, cause: cause.into() }
+        let body: CpuBody = Checkpoint::open(content, policy, gates)?;
+        let default_cpus = CpuSet::parse(&body.default_cpus).map_err(|cause| {
+            StateFileError::DefaultCpus { text: body.default_cpus, cause: cause.into() }
         })?;
-        let entries = parse_cpus(checkpoint.entries, |cpus| cpus, container_cpus)?;
-        let baselines = match (gates.in_place_scaling_of_exclusive_cpus, &checkpoint.baselines) {
+        let entries = parse_cpus(body.entries, |cpus| cpus, container_cpus)?;
+        let baselines = match (gates.in_place_scaling_of_exclusive_cpus, &body.baselines) {
             (false, _) => PerContainer::new(),
             (true, stored) if is_empty(stored) => entries.clone(),
-            (true, _) => parse_cpus(checkpoint.baselines, |b| b.cpus, baseline_cpus)?,
+            (true, _) => parse_cpus(body.baselines, |b| b.cpus, baseline_cpus)?,
         };
         let pod_cpus = if gates.pod_level_resource_managers {
-            let pods = checkpoint.pods.unwrap_or_default();
+            let pods = body.pods.unwrap_or_default();
             pods.into_iter().map(|(pod, entry)| (pod, entry.cpus)).collect()
         } else {
             PerPod::new()
         };
-        Ok(CpuState { policy: checkpoint.policy, default_cpus, entries, pod_cpus, baselines })
+        let policy = policy.to_owned();
+        Ok(CpuState { policy, default_cpus, entries, pod_cpus, baselines })
     }
 
     /// Renders the file as a kubelet writes it.
     #[must_use]
     pub fn render(&self) -> String {
-        let checkpoint = Checkpoint::from(self);
-        let data = checkpoint.data_json();
-        let data_checksum = fnv1a(&data_preimage(&data));
-        let mut members = checkpoint.common_json();
-        members.push(("checksum", fnv1a(&checkpoint.preimage(Layout::V2)).to_string()));
-        members.push(("data", string(&data)));
-        members.push(("dataChecksum", data_checksum.to_string()));
-        object(members)
+        self.checkpoint().render()
     }
 
     /// Returns the text whose hash is `checksum` in the rendered file.
     #[must_use]
     pub fn checksum_preimage(&self) -> String {
-        Checkpoint::from(self).preimage(Layout::V2)
+        self.checkpoint().checksum_preimage()
     }
 
     /// Returns the text whose hash is `dataChecksum` in the rendered file.
     #[must_use]
     pub fn data_checksum_preimage(&self) -> String {
-        data_preimage(&Checkpoint::from(self).data_json())
+        self.checkpoint().data_checksum_preimage()
+    }
+
+    fn checkpoint(&self) -> Checkpoint<CpuBody> {
+        let pods = self.pod_cpus.iter();
+        let body = CpuBody {
+            default_cpus: self.default_cpus.to_string(),
+            entries: texts(&self.entries, |cpus| cpus),
+            pods: Some(
+                pods.map(|(pod, cpus)| (pod.clone(), PodEntry { cpus: cpus.clone() })).collect(),
+            ),
+            baselines: texts(&self.baselines, |cpus| Baseline { cpus }),
+        };
+        Checkpoint::new(&self.policy, body)
     }
 }
 
@@ -127,196 +126,80 @@ fn baseline_cpus(
     StateFileError::BaselineCpus { text, container, pod, cause }
 }
 
-/// Reads whichever version the file is of.
-fn load(content: &[u8], gates: Gates) -> Result<Checkpoint, StateFileError> {
-    let json = go_json::parse(content).map_err(StateFileError::Undecodable)?;
-
-    let (newest, decoded) = Checkpoint::decode(&json, Layout::V4);
-    let cause = match decoded {
-        Ok(()) => match newest.open_data() {
-            Ok(data) => return Ok(data),
-            Err(cause) => cause,
-        },
-        Err(cause) => StateFileError::UndecodableFile { manager: Manager::Cpu, cause },
-    };
-    if !newest.data.is_empty() || newest.data_checksum != 0 {
-        return Err(StateFileError::NewestVersion { manager: Manager::Cpu, cause: cause.into() });
-    }
-
-    let (v3, decoded) = Checkpoint::decode(&json, Layout::V3);
-    let hashes = [Layout::V3, Layout::V3Renamed].map(|layout| fnv1a(&v3.preimage(layout)));
-    if decoded.is_ok() && hashes.contains(&v3.checksum) {
-        return Ok(v3);
-    }
-
-    let (v2, decoded) = Checkpoint::decode(&json, Layout::V2);
-    decoded.map_err(StateFileError::Undecodable)?;
-    // Files of the time before checksums have none.
-    let unguarded = v2.checksum == 0;
-    let renamed = || {
-        !gates.pod_level_resource_managers && v2.checksum == fnv1a(&v2.preimage(Layout::V2Renamed))
-    };
-    if !unguarded && !renamed() {
-        verify(v2.checksum, &v2.preimage(Layout::V2))?;
-    }
-    Ok(v2)
-}
-
-/// Which fields a version has and under which type name it was hashed. The renamed ones are of
-/// kubelets that hashed under the name the type has in their own code.
-#[derive(Clone, Copy)]
-enum Layout {
-    V2,
-    V2Renamed,
-    V3,
-    V3Renamed,
-    V4,
-    Data,
-}
-
-impl Layout {
-    const fn fields(self) -> &'static [&'static str] {
-        match self {
-            Layout::V2 | Layout::V2Renamed => {
-                &["policyName", "defaultCpuSet", "entries", "checksum"]
-            }
-            Layout::V3 | Layout::V3Renamed => {
-                &["policyName", "defaultCpuSet", "entries", "podEntries", "checksum"]
-            }
-            Layout::V4 => {
-                &["policyName", "defaultCpuSet", "entries", "checksum", "data", "dataChecksum"]
-            }
-            Layout::Data => &["policyName", "defaultCpuSet", "entries", "podEntries", "baselines"],
-        }
-    }
-
-    const fn type_name(self) -> &'static str {
-        match self {
-            Layout::V2Renamed => "state.CPUManagerCheckpointV2",
-            Layout::V3Renamed => "state.CPUManagerCheckpointV3",
-            _ => "state.CPUManagerCheckpoint",
-        }
-    }
-
-    const fn has_pods(self) -> bool {
-        matches!(self, Layout::V3 | Layout::V3Renamed)
-    }
-}
-
-/// The fields of all versions as they stand in the file.
+/// The manager's fields in the file.
 #[derive(Debug)]
-struct Checkpoint {
-    policy: String,
+struct CpuBody {
     default_cpus: String,
     entries: Map<String, Map<String, String>>,
     pods: Map<String, PodEntry>,
     baselines: Map<String, Map<String, Baseline>>,
-    checksum: u64,
-    data: String,
-    data_checksum: u64,
 }
 
-impl Default for Checkpoint {
+impl Default for CpuBody {
     /// Maps start out empty, not nil: a field that is missing counts as empty in the hash.
-    fn default() -> Checkpoint {
-        Checkpoint {
-            policy: String::new(),
+    fn default() -> CpuBody {
+        CpuBody {
             default_cpus: String::new(),
             entries: Some([].into()),
             pods: Some([].into()),
             baselines: Some([].into()),
-            checksum: 0,
-            data: String::new(),
-            data_checksum: 0,
         }
     }
 }
 
-impl Checkpoint {
-    /// Returns the decoded fields, and the first error.
-    fn decode(json: &Json, layout: Layout) -> (Checkpoint, Result<(), DecodeError>) {
-        let mut read = Checkpoint::default();
-        let mut faults = Faults::default();
-        let name = "checkpoint";
-        let end = decode_fields(json, name, layout.fields(), &mut faults, |field, json, faults| {
-            match field {
-                "policyName" => read.policy.decode(json, field, faults),
-                "defaultCpuSet" => read.default_cpus.decode(json, field, faults),
-                "entries" => read.entries.decode(json, field, faults),
-                "podEntries" => read.pods.decode(json, field, faults),
-                "baselines" => read.baselines.decode(json, field, faults),
-                "checksum" => read.checksum.decode(json, field, faults),
-                "data" => read.data.decode(json, field, faults),
-                _ => read.data_checksum.decode(json, field, faults),
-            }
-        });
-        (read, end.and_then(|()| faults.into_result()))
+impl Body for CpuBody {
+    const MANAGER: Manager = Manager::Cpu;
+    const FIELDS: [&'static str; 2] = ["defaultCpuSet", "entries"];
+    const DATA_FIELDS: &'static [&'static str] = &["podEntries", "baselines"];
+
+    fn decode(
+        &mut self,
+        field: &'static str,
+        json: &Json,
+        faults: &mut Faults,
+    ) -> Result<(), DecodeError> {
+        match field {
+            "defaultCpuSet" => self.default_cpus.decode(json, field, faults),
+            "entries" => self.entries.decode(json, field, faults),
+            "podEntries" => self.pods.decode(json, field, faults),
+            _ => self.baselines.decode(json, field, faults),
+        }
     }
 
-    /// Returns the content of `data` after checking its checksum.
-    fn open_data(&self) -> Result<Checkpoint, StateFileError> {
-        let undecodable = |cause| StateFileError::UndecodableData { manager: Manager::Cpu, cause };
-        let json = go_json::parse(self.data.as_bytes()).map_err(undecodable)?;
-        let (data, decoded) = Checkpoint::decode(&json, Layout::Data);
-        decoded.map_err(undecodable)?;
-        verify(self.data_checksum, &data_preimage(&self.data))?;
-        Ok(data)
+    /// Some kubelets hashed under the name that the type has in their own code.
+    fn type_names(version: Hashed, gates: Gates) -> &'static [&'static str] {
+        match version {
+            Hashed::WithPods => &["state.CPUManagerCheckpoint", "state.CPUManagerCheckpointV3"],
+            Hashed::Oldest if gates.pod_level_resource_managers => &["state.CPUManagerCheckpoint"],
+            Hashed::Oldest => &["state.CPUManagerCheckpoint", "state.CPUManagerCheckpointV2"],
+        }
     }
 
-    fn preimage(&self, layout: Layout) -> String {
-        let zero = 0_u64;
-        let mut fields: Vec<super::spew::Field<'_>> = vec![
-            ("PolicyName", "string", &self.policy),
+    fn dumped(&self) -> [Field<'_>; 3] {
+        [
             ("DefaultCPUSet", "string", &self.default_cpus),
             ("Entries", "map[string]map[string]string", &self.entries),
-        ];
-        if layout.has_pods() {
-            fields.push(("PodEntries", "state.PodCPUAssignments", &self.pods));
-        }
-        fields.push(("Checksum", "checksum.Checksum", &zero));
-        dump(layout.type_name(), &fields)
+            ("PodEntries", "state.PodCPUAssignments", &self.pods),
+        ]
     }
 
-    /// The members the file and its `data` have in common.
-    fn common_json(&self) -> Vec<(&'static str, String)> {
-        let mut members = vec![
-            ("policyName", string(&self.policy)),
-            ("defaultCpuSet", string(&self.default_cpus)),
-        ];
+    fn members(&self) -> Vec<(&'static str, String)> {
+        let mut members = vec![("defaultCpuSet", string(&self.default_cpus))];
         if !is_empty(&self.entries) {
             members.push(("entries", map(&self.entries, |c| map(c, |cpus| string(cpus)))));
         }
         members
     }
 
-    fn data_json(&self) -> String {
-        let mut members = self.common_json();
+    fn data_members(&self) -> Vec<(&'static str, String)> {
+        let mut members = Vec::new();
         if !is_empty(&self.pods) {
             members.push(("podEntries", map(&self.pods, PodEntry::json)));
         }
         if !is_empty(&self.baselines) {
             members.push(("baselines", map(&self.baselines, |c| map(c, Baseline::json))));
         }
-        object(members)
-    }
-}
-
-impl From<&CpuState> for Checkpoint {
-    fn from(state: &CpuState) -> Checkpoint {
-        Checkpoint {
-            policy: state.policy.clone(),
-            default_cpus: state.default_cpus.to_string(),
-            entries: texts(&state.entries, |cpus| cpus),
-            pods: Some(
-                state
-                    .pod_cpus
-                    .iter()
-                    .map(|(pod, cpus)| (pod.clone(), PodEntry { cpus: cpus.clone() }))
-                    .collect(),
-            ),
-            baselines: texts(&state.baselines, |cpus| Baseline { cpus }),
-            ..Checkpoint::default()
-        }
+        members
     }
 }
 

@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 
 use crate::ids::{Bytes, NumaId};
 
+use super::checkpoint::{Body, Checkpoint, Hashed};
 use super::go_json::{
     Decode, DecodeError, Faults, Json, Map, Pointer, Slice, decode_fields, is_empty, map, object,
     slice, string,
 };
-use super::spew::{Dump, Spew, dump};
-use super::{
-    Gates, Manager, PerContainer, PerPod, StateFileError, data_preimage, fnv1a, go_json, verify,
-};
+use super::spew::{Dump, Field, Spew};
+use super::{Gates, Manager, PerContainer, PerPod, StateFileError};
 
 /// The state of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,15 +69,8 @@ impl MemoryState {
         policy: &str,
         gates: Gates,
     ) -> Result<MemoryState, StateFileError> {
-        let checkpoint = load(content)?;
-        if checkpoint.policy != policy {
-            return Err(StateFileError::PolicyDiffers {
-                manager: Manager::Memory,
-                configured: policy.to_owned(),
-                stored: checkpoint.policy,
-            });
-        }
-        let nodes = checkpoint
+        let body: MemoryBody = Checkpoint::open(content, policy, gates)?;
+        let nodes = body
             .nodes
             .unwrap_or_default()
             .into_iter()
@@ -88,7 +80,7 @@ impl MemoryState {
             })
             .collect::<Result<_, _>>()?;
         let mut entries = PerContainer::new();
-        for (pod, containers) in checkpoint.entries.unwrap_or_default() {
+        for (pod, containers) in body.entries.unwrap_or_default() {
             let own = entries.entry(pod).or_insert_with(BTreeMap::new);
             for (container, blocks) in containers.unwrap_or_default() {
                 own.insert(container, into_blocks(blocks)?);
@@ -96,36 +88,50 @@ impl MemoryState {
         }
         let mut pod_blocks = PerPod::new();
         if gates.pod_level_resource_managers {
-            for (pod, entry) in checkpoint.pods.unwrap_or_default() {
+            for (pod, entry) in body.pods.unwrap_or_default() {
                 pod_blocks.insert(pod, into_blocks(entry.blocks)?);
             }
         }
-        Ok(MemoryState { policy: checkpoint.policy, nodes, entries, pod_blocks })
+        Ok(MemoryState { policy: policy.to_owned(), nodes, entries, pod_blocks })
     }
 
-    /// The file as a kubelet writes it.
+    /// Renders the file as a kubelet writes it.
     #[must_use]
     pub fn render(&self) -> String {
-        let checkpoint = Checkpoint::from(self);
-        let data = checkpoint.data_json();
-        let data_checksum = fnv1a(&data_preimage(&data));
-        let mut members = checkpoint.common_json();
-        members.push(("checksum", fnv1a(&checkpoint.preimage(Layout::V1)).to_string()));
-        members.push(("data", string(&data)));
-        members.push(("dataChecksum", data_checksum.to_string()));
-        object(members)
+        self.checkpoint().render()
     }
 
-    /// The text whose hash is `checksum` in the rendered file.
+    /// Returns the text whose hash is `checksum` in the rendered file.
     #[must_use]
     pub fn checksum_preimage(&self) -> String {
-        Checkpoint::from(self).preimage(Layout::V1)
+        self.checkpoint().checksum_preimage()
     }
 
-    /// The text whose hash is `dataChecksum` in the rendered file.
+    /// Returns the text whose hash is `dataChecksum` in the rendered file.
     #[must_use]
     pub fn data_checksum_preimage(&self) -> String {
-        data_preimage(&Checkpoint::from(self).data_json())
+        self.checkpoint().data_checksum_preimage()
+    }
+
+    fn checkpoint(&self) -> Checkpoint<MemoryBody> {
+        let containers = |own: &PerPod<Vec<Block>>| {
+            Some(own.iter().map(|(name, blocks)| (name.clone(), wire_blocks(blocks))).collect())
+        };
+        let nodes = self.nodes.iter();
+        let pods = self.pod_blocks.iter();
+        let body = MemoryBody {
+            nodes: Some(
+                nodes.map(|(id, node)| (id.0.into(), Some(Box::new(node.into())))).collect(),
+            ),
+            entries: Some(
+                self.entries.iter().map(|(pod, own)| (pod.clone(), containers(own))).collect(),
+            ),
+            pods: Some(
+                pods.map(|(pod, blocks)| (pod.clone(), PodEntry { blocks: wire_blocks(blocks) }))
+                    .collect(),
+            ),
+        };
+        Checkpoint::new(&self.policy, body)
     }
 }
 
@@ -151,139 +157,57 @@ fn into_blocks(blocks: Slice<WireBlock>) -> Result<Vec<Block>, StateFileError> {
         .collect()
 }
 
-/// Reads whichever version the file is of.
-fn load(content: &[u8]) -> Result<Checkpoint, StateFileError> {
-    let json = go_json::parse(content).map_err(StateFileError::Undecodable)?;
-
-    let (newest, decoded) = Checkpoint::decode(&json, Layout::V3);
-    let cause = match decoded {
-        Ok(()) => match newest.open_data() {
-            Ok(data) => return Ok(data),
-            Err(cause) => cause,
-        },
-        Err(cause) => StateFileError::UndecodableFile { manager: Manager::Memory, cause },
-    };
-    if !newest.data.is_empty() || newest.data_checksum != 0 {
-        let manager = Manager::Memory;
-        return Err(StateFileError::NewestVersion { manager, cause: cause.into() });
-    }
-
-    let (v2, decoded) = Checkpoint::decode(&json, Layout::V2);
-    if decoded.is_ok() && v2.checksum == fnv1a(&v2.preimage(Layout::V2)) {
-        return Ok(v2);
-    }
-
-    let (v1, decoded) = Checkpoint::decode(&json, Layout::V1);
-    decoded.map_err(StateFileError::Undecodable)?;
-    // Files of the time before checksums have none.
-    if v1.checksum != 0 {
-        verify(v1.checksum, &v1.preimage(Layout::V1))?;
-    }
-    Ok(v1)
-}
-
-/// Which fields a version has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
-    V1,
-    V2,
-    V3,
-    Data,
-}
-
-impl Layout {
-    const fn fields(self) -> &'static [&'static str] {
-        match self {
-            Layout::V1 => &["policyName", "machineState", "entries", "checksum"],
-            Layout::V2 => &["policyName", "machineState", "entries", "podEntries", "checksum"],
-            Layout::V3 => {
-                &["policyName", "machineState", "entries", "checksum", "data", "dataChecksum"]
-            }
-            Layout::Data => &["policyName", "machineState", "entries", "podEntries"],
-        }
-    }
-}
-
-/// The fields of all versions as they stand in the file.
+/// The manager's fields in the file.
 #[derive(Debug)]
-struct Checkpoint {
-    policy: String,
+pub(super) struct MemoryBody {
     nodes: Map<i64, Pointer<WireNode>>,
     entries: Map<String, Map<String, Slice<WireBlock>>>,
     pods: Map<String, PodEntry>,
-    checksum: u64,
-    data: String,
-    data_checksum: u64,
 }
 
-impl Default for Checkpoint {
+impl Default for MemoryBody {
     /// Maps start out empty, not nil: a field that is missing counts as empty in the hash.
-    fn default() -> Checkpoint {
-        Checkpoint {
-            policy: String::new(),
-            nodes: Some([].into()),
-            entries: Some([].into()),
-            pods: Some([].into()),
-            checksum: 0,
-            data: String::new(),
-            data_checksum: 0,
+    fn default() -> MemoryBody {
+        MemoryBody { nodes: Some([].into()), entries: Some([].into()), pods: Some([].into()) }
+    }
+}
+
+impl Body for MemoryBody {
+    const MANAGER: Manager = Manager::Memory;
+    const FIELDS: [&'static str; 2] = ["machineState", "entries"];
+    const DATA_FIELDS: &'static [&'static str] = &["podEntries"];
+
+    fn decode(
+        &mut self,
+        field: &'static str,
+        json: &Json,
+        faults: &mut Faults,
+    ) -> Result<(), DecodeError> {
+        match field {
+            "machineState" => self.nodes.decode(json, field, faults),
+            "entries" => self.entries.decode(json, field, faults),
+            _ => self.pods.decode(json, field, faults),
         }
     }
-}
 
-impl Checkpoint {
-    /// Returns the decoded fields, and the first error.
-    fn decode(json: &Json, layout: Layout) -> (Checkpoint, Result<(), DecodeError>) {
-        let mut read = Checkpoint::default();
-        let mut faults = Faults::default();
-        let name = "checkpoint";
-        let end = decode_fields(json, name, layout.fields(), &mut faults, |field, json, faults| {
-            match field {
-                "policyName" => read.policy.decode(json, field, faults),
-                "machineState" => read.nodes.decode(json, field, faults),
-                "entries" => read.entries.decode(json, field, faults),
-                "podEntries" => read.pods.decode(json, field, faults),
-                "checksum" => read.checksum.decode(json, field, faults),
-                "data" => read.data.decode(json, field, faults),
-                _ => read.data_checksum.decode(json, field, faults),
-            }
-        });
-        (read, end.and_then(|()| faults.into_result()))
+    fn type_names(_: Hashed, _: Gates) -> &'static [&'static str] {
+        &["state.MemoryManagerCheckpoint"]
     }
 
-    /// Returns the content of `data` after checking its checksum.
-    fn open_data(&self) -> Result<Checkpoint, StateFileError> {
-        let undecodable =
-            |cause| StateFileError::UndecodableData { manager: Manager::Memory, cause };
-        let json = go_json::parse(self.data.as_bytes()).map_err(undecodable)?;
-        let (data, decoded) = Checkpoint::decode(&json, Layout::Data);
-        decoded.map_err(undecodable)?;
-        verify(self.data_checksum, &data_preimage(&self.data))?;
-        Ok(data)
-    }
-
-    fn preimage(&self, layout: Layout) -> String {
-        let zero = 0_u64;
-        let mut fields: Vec<super::spew::Field<'_>> = vec![
-            ("PolicyName", "string", &self.policy),
+    fn dumped(&self) -> [Field<'_>; 3] {
+        [
             ("MachineState", "state.NUMANodeMap", &self.nodes),
             ("Entries", "state.ContainerMemoryAssignments", &self.entries),
-        ];
-        if layout == Layout::V2 {
-            fields.push(("PodEntries", "state.PodMemoryAssignments", &self.pods));
-        }
-        fields.push(("Checksum", "checksum.Checksum", &zero));
-        dump("state.MemoryManagerCheckpoint", &fields)
+            ("PodEntries", "state.PodMemoryAssignments", &self.pods),
+        ]
     }
 
-    /// The members the file and its `data` have in common.
-    fn common_json(&self) -> Vec<(&'static str, String)> {
+    fn members(&self) -> Vec<(&'static str, String)> {
         let node = |node: &Pointer<WireNode>| match node {
             None => "null".to_owned(),
             Some(node) => node.json(),
         };
-        let mut members =
-            vec![("policyName", string(&self.policy)), ("machineState", map(&self.nodes, node))];
+        let mut members = vec![("machineState", map(&self.nodes, node))];
         if !is_empty(&self.entries) {
             let blocks = |blocks: &Slice<WireBlock>| slice(blocks, WireBlock::json);
             members.push(("entries", map(&self.entries, |c| map(c, blocks))));
@@ -291,38 +215,11 @@ impl Checkpoint {
         members
     }
 
-    fn data_json(&self) -> String {
-        let mut members = self.common_json();
-        if !is_empty(&self.pods) {
-            members.push(("podEntries", map(&self.pods, PodEntry::json)));
+    fn data_members(&self) -> Vec<(&'static str, String)> {
+        if is_empty(&self.pods) {
+            return Vec::new();
         }
-        object(members)
-    }
-}
-
-impl From<&MemoryState> for Checkpoint {
-    fn from(state: &MemoryState) -> Checkpoint {
-        let containers = |own: &PerPod<Vec<Block>>| {
-            Some(own.iter().map(|(name, blocks)| (name.clone(), wire_blocks(blocks))).collect())
-        };
-        let nodes = state.nodes.iter();
-        Checkpoint {
-            policy: state.policy.clone(),
-            nodes: Some(
-                nodes.map(|(id, node)| (id.0.into(), Some(Box::new(node.into())))).collect(),
-            ),
-            entries: Some(
-                state.entries.iter().map(|(pod, own)| (pod.clone(), containers(own))).collect(),
-            ),
-            pods: Some(
-                state
-                    .pod_blocks
-                    .iter()
-                    .map(|(pod, blocks)| (pod.clone(), PodEntry { blocks: wire_blocks(blocks) }))
-                    .collect(),
-            ),
-            ..Checkpoint::default()
-        }
+        vec![("podEntries", map(&self.pods, PodEntry::json))]
     }
 }
 
@@ -541,11 +438,4 @@ impl Dump for PodEntry {
     fn dump(&self, spew: &mut Spew) {
         spew.structure(&[("MemoryBlocks", "[]state.Block", &self.blocks)]);
     }
-}
-
-/// Returns the text that is hashed for a version 1 file with these fields.
-#[cfg(test)]
-pub(super) fn preimage_of(json: &str) -> String {
-    let json = go_json::parse(json.as_bytes()).unwrap();
-    Checkpoint::decode(&json, Layout::V1).0.preimage(Layout::V1)
 }

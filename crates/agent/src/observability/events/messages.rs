@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use objects::go;
+
 use super::{AgentEvent, ProbeKind, ResizeStep};
 use crate::cpusets::reconcile::Contention;
 
@@ -176,22 +178,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// Formats a duration in whole milliseconds as Go does: `843ms`, `1.5s`, `1m0.25s`.
-pub(super) fn in_millis(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if millis == 0 {
-        return "0s".to_owned();
-    }
-    if millis < 1000 {
-        return format!("{millis}ms");
-    }
-    let (minutes, rest) = (millis / 60_000, millis % 60_000);
-    let fraction = format!(".{:03}", rest % 1000);
-    let seconds =
-        format!("{}{}s", rest / 1000, fraction.trim_end_matches('0').trim_end_matches('.'));
-    match (minutes / 60, minutes % 60) {
-        (0, 0) => seconds,
-        (0, minutes) => format!("{minutes}m{seconds}"),
-        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
-    }
+/// Formats a duration in whole milliseconds.
+fn in_millis(duration: Duration) -> String {
+    go::duration(Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
 }

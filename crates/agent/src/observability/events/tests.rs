@@ -1,7 +1,8 @@
+use client::events::{Correlator, Event, EventApi, InvolvedObject, Outcome};
+use client::kind::PODS;
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use super::messages::in_millis;
 use super::*;
 use crate::status::replay::lines;
 
@@ -208,13 +209,14 @@ fn at(seconds: f64) -> Timestamp {
     Timestamp::new(nanos / 1_000_000_000, (nanos % 1_000_000_000) as u32)
 }
 
-fn about(name: &str, field_path: &str) -> InvolvedObject {
-    InvolvedObject {
-        kind: "Pod".to_owned(),
-        namespace: "lives".to_owned(),
-        name: name.to_owned(),
-        uid: "u".to_owned(),
-        field_path: field_path.to_owned(),
+fn recorded_event(pod: &str, field_path: &str, event: &AgentEvent) -> Event {
+    let object = InvolvedObject::new(PODS, "lives", pod, "u");
+    Event {
+        object: InvolvedObject { field_path: field_path.to_owned(), ..object },
+        severity: event.severity(),
+        reason: event.reason().to_owned().into(),
+        message: event.to_string(),
+        api: EventApi::Core,
     }
 }
 
@@ -247,7 +249,8 @@ fn recorded_events_come_to_the_same_counts() {
         for (nth, (time, event, path, recorded)) in moments.into_iter().enumerate() {
             // Recorded times are rounded; no two events occur in the same instant.
             let now = at(time + nth as f64 * 1e-6);
-            let written = match correlator.observe(&about(id, &path), &event, now) {
+            let occurrence = recorded_event(id, &path, &event);
+            let written = match correlator.observe("kubelet", &occurrence, now) {
                 Outcome::Create(written) | Outcome::Update(written) => written,
                 Outcome::Skip => panic!("{id}: {event} at {time} was recorded by the kubelet"),
             };
@@ -274,78 +277,14 @@ fn recorded_events_come_to_the_same_counts() {
 }
 
 #[test]
-fn after_a_burst_one_event_is_written_every_five_minutes() {
-    let mut correlator = Correlator::default();
-    let stuck = AgentEvent::ProbeErrored { probe: ProbeKind::Liveness, error: "gone".to_owned() };
-    let mut observe =
-        |event: &AgentEvent, seconds: f64| correlator.observe(&about("p", ""), event, at(seconds));
-    for n in 0..40u32 {
-        let outcome = observe(&stuck, f64::from(2 * n));
-        assert_eq!(outcome == Outcome::Skip, n >= 25, "{n}: {outcome:?}");
-    }
-    // Other events are still written.
-    assert!(matches!(observe(&AgentEvent::PreStopFailed, 100.0), Outcome::Create(_)));
-    assert_eq!(observe(&stuck, 290.0), Outcome::Skip);
-    let Outcome::Update(written) = observe(&stuck, 310.0) else { panic!("not refilled") };
-    // Events that were left out are counted.
-    assert_eq!((written.count, written.first), (42, at(0.0)));
-    assert_eq!(observe(&stuck, 320.0), Outcome::Skip);
+fn durations_of_pulls_are_in_whole_milliseconds() {
+    let (took, waited) = (Duration::from_micros(843_900), Duration::from_millis(61_005));
+    let event = AgentEvent::Pulled { image: "i".to_owned(), took, waited, bytes: 7 };
+    let expected = "Successfully pulled image \"i\" in 843ms (1m1.005s including waiting). Image size: 7 bytes.";
+    assert_eq!(event.to_string(), expected);
 }
 
 #[test]
-fn messages_of_a_kind_are_combined_after_the_tenth() {
-    let mut correlator = Correlator::default();
-    let mut observe = |n: u32, seconds: f64| {
-        let event = AgentEvent::Unhealthy { probe: ProbeKind::Readiness, output: n.to_string() };
-        match correlator.observe(&about("p", ""), &event, at(seconds)) {
-            Outcome::Create(written) => (written.message, written.count, true),
-            Outcome::Update(written) => (written.message, written.count, false),
-            Outcome::Skip => panic!("{n} left out"),
-        }
-    };
-    for n in 0..9 {
-        assert_eq!(observe(n, 0.0), (format!("Readiness probe failed: {n}"), 1, true));
-    }
-    let combined = |n: u32| format!("{COMBINED}Readiness probe failed: {n}");
-    assert_eq!(observe(9, 1.0), (combined(9), 1, true));
-    assert_eq!(observe(10, 2.0), (combined(10), 2, false));
-    // After ten minutes without one of the kind they are written separately again.
-    assert_eq!(observe(11, 603.0), ("Readiness probe failed: 11".to_owned(), 1, true));
-}
-
-#[test]
-fn events_of_different_containers_are_separate_objects() {
-    let mut correlator = Correlator::default();
-    let mut observe = |path: &str, seconds: f64| match correlator.observe(
-        &about("p", path),
-        &AgentEvent::Created,
-        at(seconds),
-    ) {
-        Outcome::Create(written) => (written.name, true),
-        Outcome::Update(written) => (written.name, false),
-        Outcome::Skip => panic!("left out"),
-    };
-    let (a, created) = observe("spec.containers{a}", 0.0);
-    assert!(created);
-    let (b, created) = observe("spec.containers{b}", 1.0);
-    assert!(created && a != b);
-    assert_eq!(observe("spec.containers{a}", 2.0), (a.clone(), false));
-    assert_eq!(a, "p.17979cfe362a0000");
-}
-
-#[test]
-fn durations_are_written_as_go_writes_them() {
-    let table = [
-        (0, "0s"),
-        (7, "7ms"),
-        (843, "843ms"),
-        (1000, "1s"),
-        (1500, "1.5s"),
-        (61_005, "1m1.005s"),
-        (3_600_000, "1h0m0s"),
-    ];
-    for (millis, text) in table {
-        assert_eq!(in_millis(Duration::from_millis(millis)), text);
-    }
+fn containers_are_referred_to_by_their_list() {
     assert_eq!(field_path(crate::spec::Role::Sidecar, "s"), "spec.initContainers{s}");
 }

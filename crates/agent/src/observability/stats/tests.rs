@@ -78,7 +78,7 @@ fn the_summary_has_what_is_known_and_nothing_else() {
 
 #[test]
 fn resource_figures_carry_the_time_at_which_they_were_true() {
-    let text = resource::render(&snapshot());
+    let text = metrics::text::render(&resource::families(&snapshot()));
     for line in [
         "container_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 1.5 100005",
         "container_start_time_seconds{container=\"c\",namespace=\"n\",pod=\"p\"} 50",
@@ -93,7 +93,7 @@ fn resource_figures_carry_the_time_at_which_they_were_true() {
 
 #[test]
 fn cadvisors_figures_are_of_containers_and_of_pods() {
-    let text = cadvisor::render(&snapshot());
+    let text = metrics::text::render(&cadvisor::families(&snapshot()));
     for line in [
         "container_cpu_usage_seconds_total{container=\"c\",cpu=\"total\",id=\"/kubepods/podu/id\",\
          image=\"busybox\",name=\"id\",namespace=\"n\",pod=\"p\"} 1.5 100005",

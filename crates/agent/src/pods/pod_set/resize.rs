@@ -14,7 +14,7 @@ use placement::plan::Surplus;
 use tracing::warn;
 
 use super::{Entry, PodSet, State};
-use crate::admission::{Neighbour, Rejection};
+use crate::admission::{AdmittedPod, Rejection};
 use crate::context::AgentContext;
 use crate::ledger::allocations::PodAllocation;
 use crate::observability::events::{AgentEvent, ResizeStep};
@@ -130,7 +130,7 @@ impl PodSet {
     }
 
     fn judge(&self, wanted: &Pod, allocated: &Pod) -> Result<(), ResizeRefusal> {
-        let others = self.neighbours(&wanted.metadata.uid);
+        let others = self.admitted_pods(&wanted.metadata.uid);
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
         with_rules(&self.context, |rules| resize::judge(wanted, allocated, &node, &others, rules))
     }
@@ -174,19 +174,19 @@ impl PodSet {
     }
 
     /// Returns the pods that use resources of the node, with their allocations.
-    pub(super) fn neighbours(&self, but: &str) -> Vec<Neighbour<'_>> {
-        neighbours(&self.entries, but)
+    pub(super) fn admitted_pods(&self, but: &str) -> Vec<AdmittedPod<'_>> {
+        admitted_pods(&self.entries, but)
     }
 }
 
 /// Returns the pods that use resources of the node. As upstream, pods that only the runtime has do not
 /// count: force-deleting a pod frees its resources at once.
-fn neighbours<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<Neighbour<'a>> {
+fn admitted_pods<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<AdmittedPod<'a>> {
     entries
         .iter()
         .filter(|(uid, entry)| *uid != but && !entry.resources_released && !entry.deleted)
         .filter(|(_, entry)| matches!(entry.state, State::Working(..)))
-        .map(|(_, entry)| Neighbour::new(&entry.allocated))
+        .map(|(_, entry)| AdmittedPod::new(&entry.allocated))
         .collect()
 }
 
@@ -253,7 +253,7 @@ mod tests {
             entry("only in the runtime", false, true),
             waiting,
         ]);
-        let found = neighbours(&entries, "asking");
+        let found = admitted_pods(&entries, "asking");
         let names: Vec<_> = found.iter().map(|of| of.pod.metadata.name.as_str()).collect();
         assert_eq!(names, ["running"]);
     }

@@ -109,7 +109,7 @@ fn feasibility_matches_upstream() {
             static_memory: true,
             classes: &ClassSupport::Annotations,
         };
-        let judged = judge(&wanted, &has, &node, &[Neighbour::new(&beside)], &rules);
+        let judged = judge(&wanted, &has, &node, &[AdmittedPod::new(&beside)], &rules);
         let found = judged.as_ref().err().map(ToString::to_string);
         assert_eq!(found.as_deref(), expected, "{cpu} {memory}");
         let deferred = matches!(judged, Err(ResizeRefusal::Deferred(_)));
@@ -210,7 +210,7 @@ fn exclusive_cpus_and_classes_change_only_where_supported() {
     judge(&of("2", "gold"), &of("1", "silver"), &node, &[], &rules).unwrap();
     // The only unit of the class is taken: it may become free.
     let beside = of("1", "gold");
-    let others = [Neighbour::new(&beside)];
+    let others = [AdmittedPod::new(&beside)];
     let refused = judge(&of("1", "gold"), &of("1", "silver"), &node, &others, &rules);
     assert!(matches!(refused, Err(ResizeRefusal::Deferred(Rejection::OutOfClass { .. }))));
     let refused = judge(&of("1", "lead"), &of("1", "silver"), &node, &[], &rules);

@@ -124,7 +124,7 @@ async fn exec(
         Err(error) if error.is_deadline() => ProbeOutcome::Failure(format!(
             "command timed out: {:?} timed out after {}",
             command.join(" "),
-            objects::duration::render(timeout),
+            objects::go::duration(timeout),
         )),
         Err(error) => ProbeOutcome::Error(error.rpc_text()),
     }

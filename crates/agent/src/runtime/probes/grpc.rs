@@ -52,7 +52,7 @@ pub(super) async fn check_health(
     timeout: Duration,
 ) -> ProbeOutcome {
     let address = messages::join(host, port);
-    let within = objects::duration::render(timeout);
+    let within = objects::go::duration(timeout);
     let end = tokio::time::Instant::now() + timeout;
     let channel = match tokio::time::timeout_at(end, connect(&address)).await {
         Ok(Ok(channel)) => channel,

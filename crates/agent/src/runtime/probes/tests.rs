@@ -161,7 +161,7 @@ fn sidecars_are_probed_and_other_init_containers_are_not() {
 
 /// Returns probes whose loop runs.
 fn started(runtime: cri::Client, reports: mpsc::UnboundedSender<ProbeReport>) -> Probes {
-    let counter = Counter::of_probes(&Registry::default());
+    let counter = result_counter(&Registry::default());
     let (probes, probe_loop) = Probes::new(runtime, reports, counter);
     tokio::spawn(probe_loop.run());
     probes

@@ -1,11 +1,11 @@
 //! The reasons against a pod on a node: every scheduler filter and the agent's admission.
 //!
-//! Main type: [`World`], the API objects that both decide on. `scheduling` and `agent::admission`
+//! Main type: [`ClusterObjects`], the API objects that both decide on. `scheduling` and `agent::admission`
 //! decide; this module only prepares their input. `planner::live` checks free CPUs and memory.
 
 use std::collections::BTreeMap;
 
-use agent::admission::{self, Admission, Neighbour};
+use agent::admission::{self, Admission, AdmittedPod};
 use agent::node::qos_resources::offer_of_status;
 use agent::pods::resource_claims;
 use agent::spec::Pod;
@@ -38,7 +38,7 @@ const STORAGE_CLASSES: Kind = Kind {
 
 /// The API objects that determine where a pod may run.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct ClusterObjects {
     pub(super) nodes: Vec<Value>,
     pub(super) pods: Vec<Value>,
     namespaces: Vec<Value>,
@@ -51,15 +51,15 @@ pub(super) struct World {
     resource_claims: Vec<Value>,
 }
 
-impl World {
-    pub(super) async fn read(api: &Client) -> Result<World, Error> {
+impl ClusterObjects {
+    pub(super) async fn read(api: &Client) -> Result<ClusterObjects, Error> {
         let all = async |kind: Kind| api.list_values(kind, &Scope::default()).await;
         // An API server that does not serve a kind has no objects of it.
         let optional = async |kind: Kind| match all(kind).await {
             Err(error) if error.is_not_found() => Ok(Vec::new()),
             other => other,
         };
-        Ok(World {
+        Ok(ClusterObjects {
             nodes: all(NODES).await?,
             pods: all(PODS).await?,
             namespaces: all(NAMESPACES).await?,
@@ -96,10 +96,10 @@ pub(super) struct Scheduling {
 
 impl Scheduling {
     /// Runs every filter on every node.
-    pub(super) fn of(world: &World, pod: &Value) -> anyhow::Result<Scheduling> {
+    pub(super) fn of(cluster_objects: &ClusterObjects, pod: &Value) -> anyhow::Result<Scheduling> {
         let settings = controllers::Options::default().scheduling;
         let mut scheduler = Scheduler::new(&settings).context("the scheduler cannot be set up")?;
-        fill(scheduler.cluster_mut(), world).context("an object cannot be read")?;
+        fill(scheduler.cluster_mut(), cluster_objects).context("an object cannot be read")?;
         let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
         let key = format!("{}/{}", text("namespace"), text("name"));
         let explained = scheduler.explain(&key, Tie::FirstByName)?;
@@ -116,7 +116,7 @@ impl Scheduling {
                         let plugin = verdict.plugin.map_or("Scheduler", Plugin::name);
                         Some(RefusalReport::new(plugin, verdict.reasons.join("; ")))
                     }
-                    None if world.nodes.is_empty() => {
+                    None if cluster_objects.nodes.is_empty() => {
                         Some(RefusalReport::new("Scheduler", failure.message.clone()))
                     }
                     None => None,
@@ -152,8 +152,11 @@ pub(super) fn is_about_room(refusal: &RefusalReport) -> bool {
     refusal.reason == Plugin::MachinePlacement.name()
 }
 
-fn fill(cluster: &mut Cluster, world: &World) -> Result<(), scheduling::ObjectError> {
-    for node in &world.nodes {
+fn fill(
+    cluster: &mut Cluster,
+    cluster_objects: &ClusterObjects,
+) -> Result<(), scheduling::ObjectError> {
+    for node in &cluster_objects.nodes {
         cluster.apply_node(&as_tainted_soon(node))?;
         let annotations: BTreeMap<String, String> =
             serde_json::from_value(node["metadata"]["annotations"].clone()).unwrap_or_default();
@@ -161,28 +164,28 @@ fn fill(cluster: &mut Cluster, world: &World) -> Result<(), scheduling::ObjectEr
             cluster.set_machine(super::name_of(node), Some(machine));
         }
     }
-    for pod in world.active_pods(None) {
+    for pod in cluster_objects.active_pods(None) {
         cluster.apply_pod(pod)?;
     }
-    for object in &world.namespaces {
+    for object in &cluster_objects.namespaces {
         cluster.apply_namespace(object)?;
     }
-    for object in &world.services {
+    for object in &cluster_objects.services {
         cluster.apply_service(object)?;
     }
-    for object in &world.budgets {
+    for object in &cluster_objects.budgets {
         cluster.apply_budget(object)?;
     }
-    for object in &world.replica_sets {
+    for object in &cluster_objects.replica_sets {
         cluster.apply_controller("ReplicaSet", object)?;
     }
-    for object in &world.claims {
+    for object in &cluster_objects.claims {
         cluster.apply_claim(object)?;
     }
-    for object in &world.volumes {
+    for object in &cluster_objects.volumes {
         cluster.apply_volume(object)?;
     }
-    for object in &world.storage_classes {
+    for object in &cluster_objects.storage_classes {
         cluster.apply_class(object)?;
     }
     Ok(())
@@ -223,15 +226,15 @@ fn as_tainted_soon(node: &Value) -> Value {
 /// that the agent does not report to the API, such as allowed unsafe sysctls, are assumed in the
 /// pod's favour.
 pub(super) fn admission(
-    world: &World,
+    cluster_objects: &ClusterObjects,
     node: &Value,
     pod: &Value,
 ) -> anyhow::Result<Vec<RefusalReport>> {
     let wanted = Pod::deserialize(pod).context("the pod cannot be read")?;
-    let others = world.active_pods(Some(super::name_of(node)));
+    let others = cluster_objects.active_pods(Some(super::name_of(node)));
     let others = others.filter(|other| other["metadata"]["uid"] != pod["metadata"]["uid"]);
     let others: Vec<Pod> = others.map(Pod::deserialize).collect::<Result<_, _>>()?;
-    let others: Vec<Neighbour<'_>> = others.iter().map(Neighbour::new).collect();
+    let others: Vec<AdmittedPod<'_>> = others.iter().map(AdmittedPod::new).collect();
     let mut refusals = Vec::new();
     if let Admission::Rejected(rejection) =
         admission::admit(&wanted, &admission_node(node), &others, || Ok(()))
@@ -243,7 +246,7 @@ pub(super) fn admission(
             Ok(None) => continue,
             Ok(Some(name)) => {
                 let namespace = &wanted.metadata.namespace;
-                let found = world.resource_claims.iter().find(|found| {
+                let found = cluster_objects.resource_claims.iter().find(|found| {
                     found["metadata"]["name"] == name.as_str()
                         && found["metadata"]["namespace"] == namespace.as_str()
                 });

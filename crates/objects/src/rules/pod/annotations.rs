@@ -74,7 +74,7 @@ pub(super) fn validate(
         let profile = value.text();
         let known = matches!(profile, "" | RUNTIME_DEFAULT | UNCONFINED);
         if !known && !profile.starts_with(LOCALHOST) {
-            let shown = crate::cursor::go_quoted(profile);
+            let shown = crate::go::quoted(profile);
             causes.invalid(&value, &format!("invalid AppArmor profile name: {shown}"));
         }
     }

@@ -273,7 +273,7 @@ pub(super) fn validate_ephemeral_containers(
     }
     for old in before.items() {
         let name = old.field("name").text();
-        let shown = crate::cursor::go_quoted(name);
+        let shown = crate::go::quoted(name);
         match by_name.get(name) {
             None => {
                 let detail = format!("existing ephemeral containers {shown} may not be removed\n");

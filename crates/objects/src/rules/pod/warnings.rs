@@ -10,7 +10,8 @@ use super::amounts::quantity;
 use super::annotations::{APP_ARMOR, SECCOMP_CONTAINER, SECCOMP_POD, USE_THE_FIELD};
 use super::scheduling::{PREFERRED, REQUIRED};
 use super::{for_each_container, status};
-use crate::cursor::{Cursor, go_quoted};
+use crate::cursor::Cursor;
+use crate::go;
 use crate::problems::MAX_PROBLEMS as MAX_WARNINGS;
 use crate::resources::{EPHEMERAL_STORAGE, MEMORY};
 use crate::selector::label_value_problems;
@@ -226,7 +227,7 @@ impl File {
     }
 
     fn render(&self) -> String {
-        let path = go_quoted(&self.path);
+        let path = go::quoted(&self.path);
         if self.source.is_empty() { path } else { format!("{path} ({})", self.source) }
     }
 
@@ -244,7 +245,7 @@ fn files_of(source: &Cursor<'_>, from: &str) -> Vec<File> {
 /// Warns about files of a volume that hide each other.
 fn warn_about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
     for volume in volumes.items() {
-        let name = go_quoted(volume.field("name").text());
+        let name = go::quoted(volume.field("name").text());
         let report = |files: &[File], from: usize, what: &str, warnings: &mut Vec<String>| {
             for (at, file) in files.iter().enumerate().skip(from) {
                 for other in files[..at].iter().filter(|other| file.overlaps(other)) {
@@ -258,12 +259,12 @@ fn warn_about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
         };
         let config = volume.field("configMap");
         if config.is_set() {
-            let owner = format!("ConfigMap {}", go_quoted(config.field("name").text()));
+            let owner = format!("ConfigMap {}", go::quoted(config.field("name").text()));
             report(&files_of(&config, ""), 0, &owner, warnings);
         }
         let secret = volume.field("secret");
         if secret.is_set() {
-            let owner = format!("Secret {}", go_quoted(secret.field("secretName").text()));
+            let owner = format!("Secret {}", go::quoted(secret.field("secretName").text()));
             report(&files_of(&secret, ""), 0, &owner, warnings);
         }
         let downward = volume.field("downwardAPI");
@@ -288,7 +289,7 @@ fn projected_files(source: &Cursor<'_>) -> Vec<File> {
     for (field, kind) in [("configMap", "ConfigMap"), ("secret", "Secret")] {
         let reference = source.field(field);
         if reference.is_set() {
-            let from = format!("{kind} {}", go_quoted(reference.field("name").text()));
+            let from = format!("{kind} {}", go::quoted(reference.field("name").text()));
             return files_of(&reference, &from);
         }
     }
@@ -306,7 +307,7 @@ fn projected_files(source: &Cursor<'_>) -> Vec<File> {
             "" => bundle.field("signerName").text(),
             name => name,
         };
-        let from = format!("ClusterTrustBundle {}", go_quoted(name));
+        let from = format!("ClusterTrustBundle {}", go::quoted(name));
         return vec![File::new(bundle.field("path").text(), &from)];
     }
     Vec::new()
@@ -319,7 +320,7 @@ fn warn_about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
         for item in list.items() {
             let at = item.field(field);
             if !seen.insert(at.text()) {
-                warn(warnings, &at, &format!("duplicate {what} {}", go_quoted(at.text())));
+                warn(warnings, &at, &format!("duplicate {what} {}", go::quoted(at.text())));
             }
         }
     }
@@ -334,7 +335,7 @@ fn warn_about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
 
 fn warn_about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
     if at.is_set() && quantity(at.value()).milli_value() % 1000 != 0 {
-        let shown = go_quoted(at.text());
+        let shown = go::quoted(at.text());
         let what = format!("fractional byte value {shown} is invalid, must be an integer");
         warn(warnings, at, &what);
     }
@@ -383,7 +384,7 @@ fn warn_about_container(
         if variable.field("valueFrom").is_set() || !builds_on {
             let what = format!(
                 "hides previous definition of {}, which may be dropped when using apply",
-                go_quoted(name)
+                go::quoted(name)
             );
             warn(warnings, &variable, &what);
         }
@@ -477,7 +478,7 @@ fn warn_about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     for port in ports.iter().filter(|port| !port.name.is_empty()) {
         if let Some(first) = by_name.get(port.name) {
             let (here, there) = (port.place(spec), first.place(spec));
-            let name = go_quoted(port.name);
+            let name = go::quoted(port.name);
             warnings.push(format!(
                 "{here}: duplicate port name {name} with {there}, services and probes that \
                  select ports by name will use {there}"

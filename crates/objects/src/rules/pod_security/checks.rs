@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Level, Violation};
-use crate::cursor::go_quoted;
+use crate::go;
 
 const DEFAULT_CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
@@ -192,7 +192,7 @@ fn plural(one: &'static str, many: &'static str, count: usize) -> &'static str {
 }
 
 fn quoted<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    words.into_iter().map(go_quoted).collect::<Vec<_>>().join(", ")
+    words.into_iter().map(go::quoted).collect::<Vec<_>>().join(", ")
 }
 
 /// `containers "a", "b"`.
@@ -237,7 +237,7 @@ fn app_armor(subject: &Subject<'_>) -> Option<Violation> {
         .filter(|(_, value)| {
             !value.is_empty() && *value != "runtime/default" && !value.starts_with("localhost/")
         })
-        .map(|(key, value)| format!("{key}={}", go_quoted(value)))
+        .map(|(key, value)| format!("{key}={}", go::quoted(value)))
         .collect();
     if !annotations.is_empty() {
         annotations.sort();
@@ -424,7 +424,7 @@ fn seccomp_baseline(subject: &Subject<'_>) -> Option<Violation> {
             let valid = matches!(value, "runtime/default" | "docker/default")
                 || value.starts_with("localhost/");
             if !valid {
-                forbidden.insert(format!("{key}={}", go_quoted(value)));
+                forbidden.insert(format!("{key}={}", go::quoted(value)));
             }
         }
     };

@@ -11,7 +11,8 @@ use super::super::checks::{
 };
 use super::super::{RuleContext, meta, names, pod};
 use super::job_status::indexes;
-use crate::cursor::{Causes, Cursor, go_quoted};
+use crate::cursor::{Causes, Cursor};
+use crate::go;
 
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
@@ -324,7 +325,7 @@ fn validate_replacement(spec: &Cursor<'_>, causes: &mut Causes) {
 
 /// Renders a list of texts like Go's `%q`.
 fn quoted(values: &[&str]) -> String {
-    let values: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
+    let values: Vec<String> = values.iter().map(|value| go::quoted(value)).collect();
     format!("[{}]", values.join(" "))
 }
 
