@@ -11,7 +11,7 @@ pub mod devices;
 pub mod resctrl;
 
 pub use cgroups::{CgroupVersion, Cgroups};
-pub use devices::{BlockDevice, DeviceEntry, DeviceNumber, DeviceTree};
+pub use devices::{BlockDevice, DeviceEntry, DeviceNumber, DeviceTree, Scheduler};
 pub use resctrl::{Bandwidth, CacheAllocation, CacheId, CapacityMask, Monitoring, Resctrl};
 
 /// The parts of a machine that classes use. A part is absent if the machine does not have it or if

@@ -48,9 +48,9 @@ pub struct BlockDevice {
     /// The device is a partition of another. The kernel accepts no I/O limits for those.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partition: bool,
-    /// The active I/O scheduler; absent if the device has no queue of its own.
+    /// Absent if the device has no queue of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<String>,
+    pub scheduler: Option<Scheduler>,
 }
 
 /// One path under `/dev`.
@@ -87,17 +87,34 @@ impl DeviceTree {
     }
 }
 
-/// Returns the active scheduler of the text of `/sys/block/*/queue/scheduler`: the word in brackets,
-/// or the only word.
-#[must_use]
-pub fn active_scheduler(text: &str) -> Option<&str> {
-    let text = text.trim();
-    if let Some((_, rest)) = text.split_once('[')
-        && let Some((name, _)) = rest.split_once(']')
-    {
-        return Some(name);
+/// The I/O scheduler of a block device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Scheduler {
+    Active(String),
+    /// The file of the kernel names none as active.
+    Unknown,
+}
+
+impl Scheduler {
+    /// Parses the text of `/sys/block/*/queue/scheduler`: the active one is the word in brackets,
+    /// or the only word.
+    #[must_use]
+    pub fn parse(text: &str) -> Scheduler {
+        let text = text.trim_matches('\n');
+        let name = match (text.contains(' '), text.find('['), text.find(']')) {
+            (false, ..) => text,
+            (true, Some(open), Some(close)) if open < close => &text[open + 1..close],
+            _ => "",
+        };
+        if name.is_empty() { Scheduler::Unknown } else { Scheduler::Active(name.to_owned()) }
     }
-    (!text.is_empty() && !text.contains(char::is_whitespace)).then_some(text)
+
+    /// Returns true if the scheduler uses per-cgroup weights.
+    #[must_use]
+    pub fn weighs(&self) -> bool {
+        matches!(self, Scheduler::Active(name) if name == "bfq" || name == "cfq")
+    }
 }
 
 #[cfg(test)]
@@ -106,12 +123,16 @@ mod tests {
 
     #[test]
     fn the_active_scheduler_is_in_brackets_or_alone() {
-        let check = |text: &str, expected| assert_eq!(active_scheduler(text), expected, "{text:?}");
-        check("mq-deadline kyber [bfq] none\n", Some("bfq"));
-        check("none\n", Some("none"));
-        check("mq-deadline none\n", None);
-        check("\n", None);
-        check("]bfq[ none", None);
+        let active = |name: &str| Scheduler::Active(name.to_owned());
+        for (text, expected) in [
+            ("mq-deadline kyber [bfq] none\n", active("bfq")),
+            ("\nnone\n", active("none")),
+            ("mq-deadline none\n", Scheduler::Unknown),
+            ("\n", Scheduler::Unknown),
+            ("]bfq[ none", Scheduler::Unknown),
+        ] {
+            assert_eq!(Scheduler::parse(text), expected, "{text:?}");
+        }
     }
 
     #[test]

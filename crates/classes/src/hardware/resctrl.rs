@@ -150,25 +150,116 @@ impl Resctrl {
     /// number of any control. `None` if the machine has no control.
     #[must_use]
     pub fn num_closids(&self) -> Option<u64> {
-        let caches = [&self.l2, &self.l3].into_iter().flatten().map(|cache| cache.num_closids);
+        let caches = [&self.l2, &self.l3].into_iter().flatten();
+        let caches = caches.filter_map(CacheAllocation::num_closids);
         caches.chain(self.mb.as_ref().map(|mb| mb.num_closids)).min()
     }
 }
 
-/// Cache allocation (CAT) of one level.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Cache allocation (CAT) of one level. The kernel offers either one mask for everything, or with
+/// CDP one for code and one for data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheAllocation {
     pub cache_ids: Vec<CacheId>,
-    /// Code and data have masks of their own (CDP).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub cdp: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unified: Option<CacheControl>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CacheControl>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<CacheControl>,
+}
+
+/// One set of capacity masks of a cache level: a directory under `info/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CacheControl {
+    /// The mask of the whole cache.
     pub cbm_mask: CapacityMask,
     pub min_cbm_bits: u64,
     /// Bits that other devices of the machine use too.
     pub shareable_bits: CapacityMask,
     /// The number of control groups of this level, including the root group.
     pub num_closids: u64,
+}
+
+/// The use of a capacity mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CacheUse {
+    Unified,
+    Code,
+    Data,
+}
+
+impl CacheUse {
+    pub const ALL: [CacheUse; 3] = [CacheUse::Unified, CacheUse::Code, CacheUse::Data];
+
+    /// Returns the suffix of resource names in resctrl.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            CacheUse::Unified => "",
+            CacheUse::Code => "CODE",
+            CacheUse::Data => "DATA",
+        }
+    }
+
+    /// Returns the name in class files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheUse::Unified => "unified",
+            CacheUse::Code => "code",
+            CacheUse::Data => "data",
+        }
+    }
+}
+
+impl fmt::Display for CacheUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl CacheAllocation {
+    /// Returns true if code and data have masks of their own.
+    #[must_use]
+    pub fn cdp(&self) -> bool {
+        self.code.is_some() || self.data.is_some()
+    }
+
+    #[must_use]
+    pub fn control(&self, of: CacheUse) -> Option<&CacheControl> {
+        match of {
+            CacheUse::Unified => self.unified.as_ref(),
+            CacheUse::Code => self.code.as_ref(),
+            CacheUse::Data => self.data.as_ref(),
+        }
+    }
+
+    /// Returns the control that masks are computed with: that of code, else of data, else the only
+    /// one. `None` if the level cannot be allocated.
+    #[must_use]
+    pub fn base(&self) -> Option<&CacheControl> {
+        self.code.as_ref().or(self.data.as_ref()).or(self.unified.as_ref())
+    }
+
+    /// Returns the uses that `schemata` has a line for.
+    #[must_use]
+    pub fn uses(&self) -> &'static [CacheUse] {
+        match (&self.unified, self.cdp()) {
+            (Some(_), _) => &[CacheUse::Unified],
+            (None, true) => &[CacheUse::Code, CacheUse::Data],
+            (None, false) => &[],
+        }
+    }
+
+    /// Returns the number of control groups of this level, including the root group.
+    #[must_use]
+    pub fn num_closids(&self) -> Option<u64> {
+        let controls = [&self.unified, &self.code, &self.data];
+        controls.into_iter().flatten().map(|control| control.num_closids).min()
+    }
 }
 
 /// The unit of memory-bandwidth values in `schemata`.

@@ -8,8 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use super::{Bandwidth, CacheAllocation, CacheId, CacheLevel, CapacityMask, Monitoring, Resctrl};
-use crate::go_number::{ParseUintError, parse_uint};
+use super::{
+    Bandwidth, CacheAllocation, CacheControl, CacheId, CacheLevel, CacheUse, CapacityMask,
+    Monitoring, Resctrl,
+};
+use crate::go_text::{NumberError, parse_uint};
 
 /// A mounted resctrl file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +75,7 @@ pub enum FileProblem {
     #[error("open {path}: no such file or directory")]
     Missing { path: String },
     #[error(transparent)]
-    NotANumber(#[from] ParseUintError),
+    NotANumber(#[from] NumberError),
 }
 
 /// The reason why the root group's `schemata` names no caches.
@@ -83,7 +86,7 @@ pub enum SchemataProblem {
     #[error("looks like an invalid schema {line:?}")]
     Entry { line: String },
     #[error("failed to parse cache id in {line:?}: {source}")]
-    Id { line: String, source: ParseUintError },
+    Id { line: String, source: NumberError },
     #[error("no {control} resources in root schemata")]
     NoLine { control: &'static str },
 }
@@ -141,24 +144,26 @@ impl Detection<'_> {
         Some(Directory { path: format!("{}/{name}", self.info_path), files })
     }
 
-    /// Reads one level. Its numbers are those of the code cache where the caches are separate.
     fn cache(&self, level: CacheLevel) -> Result<Option<CacheAllocation>, DetectError> {
-        let mut found: Option<CacheAllocation> = None;
-        for (suffix, cdp) in [("CODE", true), ("DATA", true), ("", false)] {
-            let control = format!("{level}{suffix}");
+        let mut cache = CacheAllocation::default();
+        for of in CacheUse::ALL {
+            let control = format!("{level}{}", of.suffix());
             let Some(directory) = self.directory(&control) else { continue };
-            let cache = cache_allocation(&directory, cdp).map_err(|problem| {
+            let read = cache_control(&directory).map_err(|problem| {
                 let path = directory.path.clone();
                 DetectError::Info { control, path, problem }
             })?;
-            match &mut found {
-                Some(found) => found.num_closids = found.num_closids.min(cache.num_closids),
-                // A cache without any bit cannot be allocated.
-                None if cache.cbm_mask.is_empty() => {}
-                None => found = Some(cache),
+            // A cache without any bit cannot be allocated.
+            let usable = (!read.cbm_mask.is_empty()).then_some(read);
+            match of {
+                CacheUse::Unified => cache.unified = usable,
+                CacheUse::Code => cache.code = usable,
+                CacheUse::Data => cache.data = usable,
             }
         }
-        let Some(mut cache) = found else { return Ok(None) };
+        if cache.base().is_none() {
+            return Ok(None);
+        }
         cache.cache_ids = self.cache_ids(level.name()).map_err(|problem| {
             DetectError::CacheIds { control: format!("{level} CAT"), problem }
         })?;
@@ -214,10 +219,8 @@ impl Detection<'_> {
     }
 }
 
-fn cache_allocation(directory: &Directory<'_>, cdp: bool) -> Result<CacheAllocation, FileProblem> {
-    Ok(CacheAllocation {
-        cache_ids: Vec::new(),
-        cdp,
+fn cache_control(directory: &Directory<'_>) -> Result<CacheControl, FileProblem> {
+    Ok(CacheControl {
         cbm_mask: directory.mask("cbm_mask")?,
         min_cbm_bits: directory.number("min_cbm_bits")?,
         shareable_bits: directory.mask("shareable_bits")?,

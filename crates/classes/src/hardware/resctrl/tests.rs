@@ -40,7 +40,8 @@ fn controls_and_closids_come_from_info() {
     let resctrl = Resctrl::detect(&mount("rw,mba_MBps"), &texts).unwrap();
     let l3 = resctrl.l3.as_ref().unwrap();
     assert_eq!(l3.cache_ids, [CacheId(0), CacheId(1)]);
-    assert_eq!(l3.cbm_mask, CapacityMask(0xfff));
+    assert_eq!(l3.base().unwrap().cbm_mask, CapacityMask(0xfff));
+    assert!(!l3.cdp());
     assert_eq!(resctrl.num_closids(), Some(8));
     assert_eq!(resctrl.mb.unwrap().unit(), BandwidthUnit::MegabytesPerSecond);
 }
