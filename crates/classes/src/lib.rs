@@ -12,5 +12,6 @@ pub mod hardware;
 pub mod rdt;
 pub mod schemata;
 pub mod strict_yaml;
+pub mod vectors;
 
 pub use hardware::Hardware;

@@ -151,7 +151,12 @@ impl ClassResolution<'_> {
                 }
                 continue;
             };
-            for (path, device) in self.block_devices(names) {
+            let (devices, partitions) = self.block_devices(names);
+            if weight.is_some() || !rates.is_empty() {
+                let left_out = partitions.into_iter().map(|path| Warning::Partition { path });
+                self.warnings.extend(left_out);
+            }
+            for (path, device) in devices {
                 if let Some(weight) = weight {
                     self.check_scheduler(&path);
                     parameters.device_weights.insert(device, weight);
@@ -173,6 +178,10 @@ impl ClassResolution<'_> {
             // A suffix alone is zero for Kubernetes, but it is a typing error here.
             Ok(quantity) if text.bytes().any(|b| b.is_ascii_digit()) => {
                 match quantity.checked_value() {
+                    // A larger quantity is cut off at the largest number.
+                    Some(i64::MAX) if text != i64::MAX.to_string() => {
+                        Fault::TooLarge { field, value: text.to_owned(), most }
+                    }
                     Some(value) if value < least => Fault::TooSmall { field, value, least },
                     Some(value) if value <= most => return Some(value),
                     Some(value) => Fault::TooLarge { field, value: value.to_string(), most },
@@ -195,8 +204,8 @@ impl ClassResolution<'_> {
         }
     }
 
-    /// Returns the block devices that names and globs stand for, by path. Partitions are left out.
-    fn block_devices(&mut self, names: &[String]) -> Vec<(String, DeviceNumber)> {
+    /// Returns the whole disks that names and globs stand for, and the paths of partitions.
+    fn block_devices(&mut self, names: &[String]) -> (Vec<(String, DeviceNumber)>, Vec<String>) {
         let mut problems = Vec::new();
         let matched = self.real_paths(names, &mut problems);
         let (mut found, mut partitions) = (Vec::new(), Vec::new());
@@ -216,8 +225,7 @@ impl ClassResolution<'_> {
         if found.is_empty() && partitions.is_empty() {
             self.warnings.push(Warning::NoMatch(names.to_vec()));
         }
-        self.warnings.extend(partitions.into_iter().map(|path| Warning::Partition { path }));
-        found
+        (found, partitions)
     }
 
     /// Returns the paths that names and globs lead to, each with a description of its origin.

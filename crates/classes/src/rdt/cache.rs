@@ -211,7 +211,7 @@ pub enum OverlayError {
     #[error("invalid basemask {base:#x}: fewer than {least} bits set")]
     NarrowBase { base: CapacityMask, least: u64 },
     #[error("bitmask {shifted:#x} ({mask:#x} << {shift}) does not fit basemask {base:#x}")]
-    DoesNotFit { shifted: u128, mask: CapacityMask, shift: u32, base: CapacityMask },
+    DoesNotFit { shifted: u64, mask: CapacityMask, shift: u32, base: CapacityMask },
     #[error("invalid percentage range in {{{low} {high}}}")]
     EmptyRange { low: u64, high: u64 },
     #[error("basemask {base:#x} has fewer than {least} bits")]
@@ -238,7 +238,10 @@ impl CacheRequest {
                 let shifted = u128::from(mask.0) << shift;
                 match u64::try_from(shifted).map(CapacityMask) {
                     Ok(fitting) if base.contains(fitting) => Ok(fitting),
-                    _ => Err(OverlayError::DoesNotFit { shifted, mask, shift, base }),
+                    _ => {
+                        let shifted = mask.0 << shift;
+                        Err(OverlayError::DoesNotFit { shifted, mask, shift, base })
+                    }
                 }
             }
             CacheRequest::Percent(high) => percent_of(base, 0, high, min_bits),

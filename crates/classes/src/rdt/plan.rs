@@ -124,7 +124,7 @@ pub enum Obstacle {
         whole: CapacityMask,
     },
     #[error(
-        "{level} code mask of partition {} overlaps the data mask of partition {} for cache id {id}; lay both out alike",
+        "{level} code mask of class {} overlaps the data mask of class {} in another partition for cache id {id}",
         quoted(.code), quoted(.data)
     )]
     CodeOverlapsData { level: CacheLevel, id: CacheId, code: String, data: String },
@@ -319,14 +319,15 @@ impl<'a> Resolved<'a> {
             };
         };
         let unit = hardware.unit();
+        let partition = self.bandwidth.get(&class.partition);
         if unit == BandwidthUnit::EighthsOfGigabyte {
-            return match asked {
-                Some(_) => Err(Obstacle::NotPercent { class: name.to_owned() }),
-                None => Ok(None),
+            let mentioned = asked.is_some() || partition.is_some_and(|of| !of.is_empty());
+            return match mentioned {
+                true => Err(Obstacle::NotPercent { class: name.to_owned() }),
+                false => Ok(None),
             };
         }
         let whole = if unit == BandwidthUnit::Percent { 100 } else { UNLIMITED_MBPS };
-        let partition = self.bandwidth.get(&class.partition);
         let mut ids = hardware.cache_ids.clone();
         ids.sort_unstable();
         let value = |id: CacheId| {
@@ -358,7 +359,10 @@ impl<'a> Resolved<'a> {
             }
         }
         for level in CacheLevel::ALL {
-            self.check_code_and_data(level)?;
+            // Partitions that do not mention the level share all of it.
+            if self.grants.get(level).values().any(|grants| !grants.is_empty()) {
+                check_code_and_data(level, plan)?;
+            }
         }
         let stay = tree.groups.len() - plan.remove.len();
         let needed = 1 + stay + plan.create.len();
@@ -392,31 +396,33 @@ impl<'a> Resolved<'a> {
         }
         Ok(())
     }
+}
 
-    /// Checks that partitions with classes share no bit between the code of one and the data of
-    /// another.
-    fn check_code_and_data(&self, level: CacheLevel) -> Result<(), Obstacle> {
-        let Some(hardware) = self.hardware.cache(level) else { return Ok(()) };
-        if !hardware.uses().contains(&CacheUse::Code) {
-            return Ok(());
-        }
-        let used = |name: &str| self.classes.values().any(|class| class.partition == name);
-        let grants: Vec<_> = self.grants.get(level).iter().filter(|(name, _)| used(name)).collect();
-        for (code, masks) in &grants {
-            for (id, grant) in *masks {
-                let mask = grant.effective(CacheUse::Code).unwrap_or_default();
-                let overlapping = grants.iter().find(|(data, of)| {
-                    let other = of.get(id).and_then(|grant| grant.effective(CacheUse::Data));
-                    data != code && other.is_some_and(|other| other.overlaps(mask))
-                });
-                if let Some((data, _)) = overlapping {
-                    let (code, data) = ((*code).clone(), (*data).clone());
-                    return Err(Obstacle::CodeOverlapsData { level, id: *id, code, data });
-                }
-            }
-        }
-        Ok(())
+/// Checks that no class shares bits between its code and the data of a class in another partition.
+fn check_code_and_data(level: CacheLevel, plan: &Plan) -> Result<(), Obstacle> {
+    let masks = |of: CacheUse| {
+        let control = Control::Cache(level, of);
+        let lines = plan.classes.iter().flat_map(move |(name, class)| {
+            let lines = class.schemata.lines.iter().filter(move |line| line.control == control);
+            lines.map(move |line| (name, &class.partition, &line.values))
+        });
+        lines.flat_map(|(name, partition, values)| {
+            values.iter().map(move |(id, mask)| (*id, CapacityMask(*mask), name, partition))
+        })
+    };
+    let mut data: BTreeMap<CacheId, Vec<_>> = BTreeMap::new();
+    for (id, mask, name, partition) in masks(CacheUse::Data) {
+        data.entry(id).or_default().push((mask, name, partition));
     }
+    for (id, mask, code, partition) in masks(CacheUse::Code) {
+        let others = data.get(&id).into_iter().flatten();
+        let mut others = others.filter(|(_, _, other)| *other != partition);
+        if let Some((_, data, _)) = others.find(|(other, ..)| other.overlaps(mask)) {
+            let (code, data) = (code.clone(), (*data).clone());
+            return Err(Obstacle::CodeOverlapsData { level, id, code, data });
+        }
+    }
+    Ok(())
 }
 
 fn resolve_class(
