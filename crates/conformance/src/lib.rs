@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver::{Plugin, Plugins};
+use classes::vectors::Machines;
 use placement::Topology;
 use serde_json::{Value, json};
 
@@ -20,6 +21,7 @@ pub use node::{Options, ReplayError};
 
 mod admit;
 mod checkpoint;
+mod class_files;
 mod cpu_assign;
 mod cpu_static;
 mod cpuset;
@@ -232,6 +234,9 @@ impl Report {
                 self.deliberately_different(),
                 list.join(", ")
             );
+            for quirk in class_files::reasons(quirks.keys().copied()) {
+                let _ = writeln!(text, "  {}: {}", quirk.name, quirk.reason);
+            }
         }
         if !missing.is_empty() {
             let list: Vec<_> = missing.iter().map(|(what, n)| format!("{what} {n}")).collect();
@@ -306,6 +311,12 @@ pub fn run_files(paths: impl IntoIterator<Item = PathBuf>, options: &Options) ->
         }
     }
     let mut report = Report::default();
+    let mut machines = Machines::default();
+    for stem in ["shapes", "sysfs"] {
+        if let Some(path) = files.remove(stem) {
+            read_lines(&path)?.iter().for_each(|line| machines.add(line));
+        }
+    }
     // The recording of a node has three files, which are replayed together.
     let mut recording = node::Recording::default();
     for (stem, lines) in
@@ -328,6 +339,13 @@ pub fn run_files(paths: impl IntoIterator<Item = PathBuf>, options: &Options) ->
         }
         if stem == "kubectl" {
             report.outcomes.extend(transcripts::run(read_lines(&path)?)?);
+            continue;
+        }
+        if class_files::KINDS.contains(&stem.as_str()) {
+            let lines = read_lines(&path)?;
+            report
+                .outcomes
+                .extend(lines.iter().map(|line| class_files::run(&machines, &stem, line)));
             continue;
         }
         let Some((_, check)) = KINDS.iter().find(|(kind, _)| *kind == stem) else {

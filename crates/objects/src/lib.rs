@@ -26,7 +26,7 @@ pub mod resources;
 pub mod rules;
 pub mod schema;
 pub mod selector;
-mod suggest;
+pub mod suggest;
 pub mod table;
 pub mod taint;
 pub mod timestamp;

@@ -5,10 +5,7 @@ use strsim::osa_distance;
 
 /// Returns the candidate that was most likely meant by `name`: the same letters in another case
 /// first, otherwise the smallest edit distance, at most one edit per three letters.
-pub(crate) fn nearest<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase();
     // The comparison takes time proportional to both lengths; no known name is longer than this.
     if lower.len() > 100 {

@@ -52,6 +52,8 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub key: String,
+    /// The key is written without quotes, so that YAML 1.1 reads `1` and `yes` as other types.
+    pub plain_key: bool,
     pub mark: Mark,
     pub value: Node,
 }

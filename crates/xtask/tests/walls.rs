@@ -39,10 +39,16 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         &[],
     ),
     (
+        "classes",
+        Pure,
+        "Definitions of QoS classes, and what they become on one machine.",
+        &["objects"],
+    ),
+    (
         "placement",
         Pure,
         "Which CPUs, memory nodes and classes a pod gets on one machine, and why.",
-        &["objects"],
+        &["objects", "classes"],
     ),
     (
         "scheduling",
@@ -72,7 +78,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "host",
         Os,
         "This machine: topology discovery, cgroups, resctrl, job objects, processes. All OS code.",
-        &["placement"],
+        &["placement", "classes"],
     ),
     (
         "https",
@@ -108,13 +114,13 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "runtime",
         Os,
         "CRI endpoints of our own: the QoS-class layer over any CRI runtime, the host-process runtime, the OCI-runtime wrapper.",
-        &["cri", "host", "placement"],
+        &["cri", "host", "placement", "classes"],
     ),
     (
         "agent",
         Portable,
         "The node agent: pod workers, ledger, volumes, probes, status.",
-        &["objects", "placement", "host", "cri", "https", "client", "metrics"],
+        &["objects", "classes", "placement", "host", "cri", "https", "client", "metrics"],
     ),
     (
         "berth",
@@ -122,6 +128,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "The binary: CLI, configuration, wiring. Decides nothing.",
         &[
             "objects",
+            "classes",
             "placement",
             "scheduling",
             "planner",
@@ -143,6 +150,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "Compares Berth with recordings of upstream. A program of its own, for a checkout; not shipped.",
         &[
             "objects",
+            "classes",
             "placement",
             "scheduling",
             "planner",

@@ -88,7 +88,7 @@ struct Open {
 
 enum Content {
     List(Vec<Node>),
-    Map { entries: Vec<Entry>, key: Option<(String, Mark)>, merged: Vec<Node> },
+    Map { entries: Vec<Entry>, key: Option<(Scalar, Mark)>, merged: Vec<Node> },
 }
 
 /// A complete value that aliases may repeat.
@@ -182,7 +182,7 @@ impl Builder {
             .filter_map(|open| match &open.content {
                 Content::List(items) => Some(Step::Index(items.len())),
                 Content::Map { key, .. } => {
-                    key.as_ref().map(|(key, _)| Step::Field(super::shortened(key)))
+                    key.as_ref().map(|(key, _)| Step::Field(super::shortened(&key.text)))
                 }
             })
             .collect()
@@ -225,16 +225,18 @@ impl Builder {
         match &mut open.content {
             Content::List(items) => items.push(node),
             Content::Map { entries, key, merged } => match key.take() {
-                Some((key, mark)) if key == "<<" => {
+                Some((key, mark)) if key.text == "<<" => {
                     // Kept for the end of the map: fields of the map itself win.
                     merged.push(Node { mark, ..node });
                 }
-                Some((key, mark)) => entries.push(Entry { key, mark, value: node }),
+                Some((Scalar { text: key, plain: plain_key }, mark)) => {
+                    entries.push(Entry { key, plain_key, mark, value: node });
+                }
                 None => match node.value {
-                    Value::Scalar(scalar) => *key = Some((scalar.text, node.mark)),
+                    Value::Scalar(scalar) => *key = Some((scalar, node.mark)),
                     Value::List(_) | Value::Map(_) => {
                         let mark = node.mark;
-                        *key = Some((String::new(), mark));
+                        *key = Some((Scalar { text: String::new(), plain: false }, mark));
                         self.error(mark, Problem::KeyNotText);
                     }
                 },

@@ -1,0 +1,3 @@
+//! Integration tests of the class definitions.
+
+mod recorded;
