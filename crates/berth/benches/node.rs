@@ -2,8 +2,8 @@
 //! containerd directly.
 //!
 //! `cargo bench -p berth --features rig --bench node [-- --pods 110]`, as root, with Debian's
-//! containerd, runc and busybox-static. It starts its own containerd and `berth up` and prints a
-//! table; results are in docs/measurements.md. Load, API, agent and containerd share the machine's
+//! containerd, runc and busybox-static. It starts its own containerd and `berth up` (the binary
+//! `BERTH_BINARY`, if set) and prints a table; results are in docs/measurements.md. Load, API, agent and containerd share the machine's
 //! CPUs. Berth and the direct calls alternate, because the speed of a machine varies over time.
 //!
 //! Targets: one pod and many pods within a tenth of the direct calls; 60 MB and 0.6 CPU seconds per
@@ -265,7 +265,7 @@ impl Node {
         );
         std::fs::write(&config, text).unwrap();
         let started = Instant::now();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
+        let mut process = Command::new(rig::berth_binary(env!("CARGO_BIN_EXE_berth")))
             .args(["up", "--https-listen-port", "0", "--agent-port", "0"])
             .args(["--hostname-override", "node-1"])
             .arg("--data-dir")

@@ -81,12 +81,13 @@ impl Node {
         let mut control = settings.server.clone();
         control.advertise = control.advertise.or(node.addresses.first().copied());
         let server = Server::start(&control).await?;
-        let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
-        names.extend(node.addresses.iter().map(ToString::to_string));
-        let tls = server.certificates().serve_agent(names)?;
         // Only the API server connects to the agent, at the address that the node reports.
         let default = node.addresses.first().copied().unwrap_or(EVERY_ADDRESS);
-        let listener = bind_agent(agent.listen_address(&node, default), tls).await?;
+        let address = agent.listen_address(&node, default);
+        let mut names = serving_names(&node, address);
+        names.extend(["localhost".to_owned(), "127.0.0.1".to_owned()]);
+        let tls = server.certificates().serve_agent(names)?;
+        let listener = bind_agent(address, tls).await?;
         let agent_address = listener.address()?;
         let name = node.name.clone();
         let transport = InProcess::new(server.api().clone(), &format!("system:node:{name}"));
@@ -210,22 +211,30 @@ impl AgentSettings {
     /// Prepares the agent of an existing cluster.
     pub async fn join(self, api: client::Client, files: ServingFiles) -> Result<JoinedAgent> {
         let node = self.describe()?;
-        let mut names = vec![node.name.clone()];
-        names.extend(node.addresses.iter().map(ToString::to_string));
+        let address = self.listen_address(&node, EVERY_ADDRESS);
         let serving = Serving {
             files: files.certificate,
             directory: self.root.join("pki"),
-            names,
+            names: serving_names(&node, address),
             client_authority: files.client_authority,
             clock: Clock::default(),
         };
         let tls = serving.load()?;
-        let address = self.listen_address(&node, EVERY_ADDRESS);
         let listener = bind_agent(address, tls.clone()).await?;
         let address = listener.address()?;
         let agent = self.prepare(node, listener, api, None)?;
         Ok(JoinedAgent { agent, address, serving, tls })
     }
+}
+
+/// Returns the names for the agent's certificate: those of the node, and a configured address.
+fn serving_names(node: &Description, address: SocketAddr) -> Vec<String> {
+    let mut addresses = node.addresses.clone();
+    if !address.ip().is_unspecified() && !addresses.contains(&address.ip()) {
+        addresses.push(address.ip());
+    }
+    let addresses = addresses.iter().map(ToString::to_string);
+    std::iter::once(node.name.clone()).chain(addresses).collect()
 }
 
 /// An agent of an existing cluster that is ready to run.

@@ -19,6 +19,7 @@ mod eviction;
 mod fields;
 mod keywords;
 mod names;
+mod nested;
 mod read;
 
 pub use eviction::{EvictionSignal, Threshold, Thresholds};
@@ -151,7 +152,10 @@ pub struct KubeletConfig {
     pub cpu_cfs_quota_period: Duration,
     pub memory_throttling_factor: f64,
     pub memory_swap: SwapBehavior,
-    pub fail_swap_on: bool,
+    /// Refuses a machine with swap; `None` if the configuration does not say.
+    pub fail_swap_on: Option<bool>,
+    /// Refuses a machine with cgroup v1; `None` if the configuration does not say.
+    pub fail_cgroup_v1: Option<bool>,
     pub single_process_oom_kill: Option<bool>,
     pub container_runtime_endpoint: Option<String>,
     pub feature_gates: FeatureGates,
@@ -197,7 +201,8 @@ impl Default for KubeletConfig {
             cpu_cfs_quota_period: Duration::from_millis(100),
             memory_throttling_factor: 0.9,
             memory_swap: SwapBehavior::default(),
-            fail_swap_on: true,
+            fail_swap_on: None,
+            fail_cgroup_v1: None,
             single_process_oom_kill: None,
             container_runtime_endpoint: None,
             feature_gates: FeatureGates::default(),

@@ -24,8 +24,10 @@ use crate::{CpuSet, Topology};
 
 mod advice;
 mod capacity;
+mod host;
 
 pub use capacity::Capacity;
+pub use host::HostConditions;
 
 /// An error or warning about a field of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! [`guest::Guest`] is a whole machine for a test, with NUMA nodes and hyper-threads that this
 //! machine may lack.
 //!
-//! [`logs::capture`] captures log events.
+//! [`logs::capture`] captures log events, and [`berth_binary`] is the binary under test.
 //!
 //! For tests only. A containerd needs Debian's packages `containerd`, `runc`, `busybox-static` and
 //! `containernetworking-plugins`, and root on Linux; otherwise [`Containerd::start`] returns the
@@ -19,6 +19,7 @@
 //! Everything that a rig creates can be found by its directory. The next rig therefore cleans up
 //! after one whose process was killed; a lock in the directory shows whether its process is alive.
 
+mod binary;
 mod cgroups;
 pub mod clients;
 mod containerd;
@@ -30,6 +31,7 @@ pub mod printed;
 mod processes;
 mod wait;
 
+pub use binary::berth_binary;
 pub use containerd::{Containerd, RigError};
 pub use image::{BUSYBOX, PAUSE};
 pub use wait::{WaitTimeout, wait_until};

@@ -127,7 +127,11 @@ fn check(file: &str, machines: &[String]) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for wanted in wanted {
         let machine = input::machine(wanted)?;
-        match given.check(&machine) {
+        let checked = match wanted {
+            None => given.check_here(&machine),
+            Some(_) => given.check(&machine),
+        };
+        match checked {
             Ok(_) => text += &format!("{file} can be used on {}\n", machine.name),
             Err(BadInput(problems)) => mistakes.extend(problems),
         }

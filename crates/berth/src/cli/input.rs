@@ -12,7 +12,7 @@ use agent::node::{Settings, SettingsError};
 use anyhow::Context as _;
 use objects::{FieldPath, KubeletConfig, Workload, YamlError, kubelet_config, workload};
 use placement::Machine;
-use placement::configured::{Configured, Finding};
+use placement::configured::{Configured, Finding, HostConditions};
 
 use super::BadInput;
 use crate::logging::{Notice, print_notice};
@@ -56,10 +56,23 @@ pub(super) fn configuration(file: &str) -> anyhow::Result<Configuration> {
 }
 
 impl Configuration {
-    /// Runs every check of a node's start with this configuration on a machine, so that `config
-    /// check`, `up` and `agent` agree. Prints warnings.
+    /// Runs every check of a node's start on this machine, so that `config check`, `up` and `agent`
+    /// agree. Prints warnings.
+    pub(super) fn check_here(&self, machine: &Machine) -> Result<Configured, BadInput> {
+        self.check_with(machine, host_conditions())
+    }
+
+    /// Runs the checks of a node's start on a machine of which only the topology is known.
     pub(super) fn check(&self, machine: &Machine) -> Result<Configured, BadInput> {
-        let mut findings = Vec::new();
+        self.check_with(machine, HostConditions::default())
+    }
+
+    fn check_with(
+        &self,
+        machine: &Machine,
+        conditions: HostConditions,
+    ) -> Result<Configured, BadInput> {
+        let mut findings = conditions.check(&self.config);
         let configured = Configured::new(machine, &self.config);
         findings.extend(configured.as_ref().err().into_iter().flatten().cloned());
         let field = |field: &str, message: String| Finding {
@@ -101,6 +114,15 @@ impl Configuration {
             None => format!("{}: {finding}", self.file),
         }
     }
+}
+
+/// Observes the operating system of this machine.
+fn host_conditions() -> HostConditions {
+    let cgroups = host::cgroups::Cgroups::observe().ok();
+    let cgroup_v1 = cgroups.is_some_and(|all| all.version() == host::cgroups::Version::V1);
+    let swap = host::os::system::memory().is_ok_and(|memory| memory.swap_total > 0);
+    // The page file of Windows is not swap space in this sense.
+    HostConditions { cgroup_v1, swap: swap && std::env::consts::OS == "linux" }
 }
 
 fn problems(file: &str, errors: &[YamlError]) -> BadInput {

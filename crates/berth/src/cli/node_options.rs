@@ -93,7 +93,7 @@ fn configuration(
     if let Some(text) = gates {
         given.config.feature_gates = with_gates(given.config.feature_gates, text)?;
     }
-    given.check(machine)?;
+    given.check_here(machine)?;
     let (documents, _) = objects::yaml::parse(&given.text);
     let written = documents.first().map(|document| document.to_json());
     Ok((given.config, written.unwrap_or_else(|| json!({}))))

@@ -1,11 +1,15 @@
 //! `berth state` on the command line.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use agent::ledger::allocations::Allocations;
+use agent::ledger::file::LedgerFile;
 use placement::CpuSet;
+use placement::configured::Configured;
 use placement::state_file::CpuState;
+use serde_json::json;
 
 const MACHINE: &str = "2 sockets x 4 cores x 2 threads mem=8Gi";
 
@@ -113,4 +117,65 @@ fn directory_without_state_files_is_reported() {
     assert!(output.contains("memory manager: no memory_manager_state"), "{output}");
     let shown = berth(&["state", "show", &path, "-o", "json"]);
     assert!(!text(&shown.stdout).contains("memoryManager"), "{}", text(&shown.stdout));
+}
+
+/// Files that a kubelet wrote; see the README in it.
+fn kubelet_state() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/kubelet-state")
+}
+
+const KUBELET_FILES: [&str; 4] =
+    ["cpu_manager_state", "memory_manager_state", "allocated_pods_state", "actuated_pods_state"];
+
+#[test]
+fn state_of_a_kubelet_survives_both_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in KUBELET_FILES {
+        fs::copy(kubelet_state().join(file), dir.path().join(file)).unwrap();
+    }
+    let assert_unchanged = |when: &str| {
+        for file in KUBELET_FILES {
+            let [recorded, found] = [kubelet_state(), dir.path().to_owned()]
+                .map(|directory| fs::read_to_string(directory.join(file)).unwrap());
+            assert_eq!(found, recorded, "{file} {when}");
+        }
+    };
+    let [config, machine] = ["kubelet.yaml", "machine.yaml"]
+        .map(|file| kubelet_state().join(file).display().to_string());
+    let path = dir.path().display().to_string();
+    let place = [path.as_str(), "--config", &config, "--machine", &machine];
+    let checked = berth(&[&["state", "check"], &place[..]].concat());
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stdout));
+    let migrated = berth(&[&["state", "migrate"], &place[..]].concat());
+    assert!(text(&migrated.stdout).contains("nothing to do"), "{}", text(&migrated.stdout));
+    assert_unchanged("after the commands");
+
+    let config = objects::kubelet_config::read(&fs::read_to_string(config).unwrap()).unwrap().0;
+    let machine = berth::machine_source::load_machine(Some(&machine)).unwrap();
+    let node = Configured::new(&machine, &config).unwrap().node;
+    let (mut ledger, found) = LedgerFile::open(dir.path(), node).unwrap();
+    assert_eq!(found, []);
+    let amounts = json!({"cpu": "1", "memory": "64Mi"});
+    let uid = "4158fc2b-ec6a-4066-be48-590ffc8842f2";
+    let pinned: agent::spec::Pod = serde_json::from_value(json!({
+        "metadata": {"uid": uid},
+        "spec": {"containers": [
+            {"name": "c", "resources": {"requests": amounts, "limits": amounts}},
+        ]},
+    }))
+    .unwrap();
+    ledger.rewrite().unwrap();
+    assert_unchanged("after a rewrite");
+    // A pod that is admitted again gets the CPU and the memory that it has.
+    let placement = ledger.plan(&agent::placement_demand(&pinned)).unwrap();
+    ledger.commit(placement).unwrap();
+    assert_unchanged("after the admission");
+    assert_eq!(ledger.affinities(&pinned)["c"].cpus, CpuSet::parse("1").unwrap());
+    assert!(ledger.release(&placement::demand::PodUid::new(uid)).unwrap());
+    let placement = ledger.plan(&agent::placement_demand(&pinned)).unwrap();
+    ledger.commit(placement).unwrap();
+    assert_unchanged("after a new admission");
+    let (allocations, unusable) = Allocations::open(dir.path()).unwrap();
+    assert_eq!(unusable, []);
+    assert!(allocations.allocated(uid).is_some() && allocations.actuated(uid).is_none());
 }

@@ -7,7 +7,7 @@ use super::names::{MEMORY_SWAP, RESERVED_MEMORY};
 use super::{
     API_VERSION, CPU_POLICY_OPTIONS, Enforcement, EvictionSignal, KIND, KubeletConfig,
     MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, checks, fields, keywords,
-    read_duration,
+    nested, read_duration,
 };
 use crate::duration;
 use crate::feature_gates::{FeatureGates, GateError, parse_bool};
@@ -112,11 +112,9 @@ impl Reader<'_, '_> {
             cpu_cfs_quota_period: self.cfs_period(base.cpu_cfs_quota_period),
             memory_throttling_factor: self.throttling_factor(base.memory_throttling_factor),
             memory_swap: self.field("memorySwap", swap).unwrap_or_default(),
-            fail_swap_on: self.boolean("failSwapOn", base.fail_swap_on),
-            single_process_oom_kill: self
-                .object
-                .field("singleProcessOOMKill")
-                .and_then(|at| at.boolean(self.findings)),
+            fail_swap_on: self.switch("failSwapOn"),
+            fail_cgroup_v1: self.switch("failCgroupV1"),
+            single_process_oom_kill: self.switch("singleProcessOOMKill"),
             container_runtime_endpoint: self.text("containerRuntimeEndpoint"),
             feature_gates: self.field("featureGates", feature_gates),
             pod_pids_limit: self
@@ -136,6 +134,7 @@ impl Reader<'_, '_> {
         let (object, findings) = (self.object, self.findings);
         checks::types(object, findings);
         checks::values(object, findings);
+        nested::check(object, findings);
         checks::together(object, &config, findings);
         checks::without_effect(object, &config, findings);
         config
@@ -162,7 +161,12 @@ impl Reader<'_, '_> {
     }
 
     fn boolean(&mut self, name: &str, default: bool) -> bool {
-        self.field(name, |at, findings| at.boolean(findings)).unwrap_or(default)
+        self.switch(name).unwrap_or(default)
+    }
+
+    /// Reads a boolean whose absence has a meaning of its own.
+    fn switch(&mut self, name: &str) -> Option<bool> {
+        self.field(name, |at, findings| at.boolean(findings))
     }
 
     fn integer(&mut self, name: &str, least: i64, most: i64) -> Option<i64> {

@@ -383,6 +383,67 @@ fn a_field_without_effect_is_warned_of_by_name() {
 }
 
 #[test]
+fn nested_configurations_are_checked_as_upstream() {
+    for (fields, expected) in [
+        (
+            "logging: {format: xml}",
+            r#"logging.format: Invalid value: "xml": Unsupported log format"#,
+        ),
+        (
+            "logging: {flushFrequency: -1s}",
+            "logging.flushFrequency: Invalid value: \"-1s\": Must be",
+        ),
+        ("logging: {flushFrequency: soon}", "logging.flushFrequency: expected a duration"),
+        ("logging: {verbosity: -2}", "logging.verbosity: "),
+        ("logging: {verbosity: 2147483648}", "Invalid value: 2147483648: Must be <= 2147483647"),
+        ("logging: {colour: red}", "logging.colour: "),
+        (
+            "logging: {format: json, vmodule: [{filePattern: a, verbosity: 3}]}",
+            "logging.vmodule: Forbidden: Only supported for text log format",
+        ),
+        ("logging: {vmodule: [{verbosity: 3}]}", "Required value: File pattern must not be empty"),
+        ("logging: {vmodule: [{filePattern: 'a=b'}]}", "must not contain equal sign or comma"),
+        (
+            "logging: {options: {json: {splitStream: true}}}",
+            "splitStream: Forbidden: Feature LoggingAlphaOptions is disabled",
+        ),
+        (
+            "logging: {options: {text: {infoBufferSize: 1Ki}}}\nfeatureGates: {AllAlpha: true}",
+            "infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled",
+        ),
+        (
+            "tracing: {samplingRatePerMillion: -1}",
+            "tracing.samplingRatePerMillion: Invalid value: -1: sampling rate must be positive",
+        ),
+        ("tracing: {samplingRatePerMillion: 1000001}", "less than or equal to one million"),
+        (
+            "tracing: {endpoint: 'http://a:4317'}",
+            "unsupported scheme: http.  Options are none, dns",
+        ),
+        ("tracing: {endpoint: 'a:b'}", r#"parse "dns://a:b": invalid port ":b" after host"#),
+        ("tracing: {samplingRatePerMillion: 2, endpoint: 'ftp://a'}", "unsupported scheme: ftp"),
+        ("userNamespaces: {idsPerPod: 5}", "userNamespaces.idsPerPod must not be less than 65536"),
+        ("userNamespaces: {idsPerPod: 65537}", "idsPerPod must be a multiple of 65536"),
+        ("userNamespaces: {idsPerPod: 4294967296}", "must not be more than 4294967295"),
+    ] {
+        let found = errors(&file(fields));
+        assert!(found.iter().any(|error| error.contains(expected)), "{fields}: {found:?}");
+    }
+    for fields in [
+        "logging: {format: json, flushFrequency: 5s, verbosity: 4}",
+        "logging: {flushFrequency: 5000000000, vmodule: [{filePattern: 'a*', verbosity: 3}]}",
+        "logging: {options: {text: {splitStream: true}}}\nfeatureGates: {LoggingAlphaOptions: true}",
+        "tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 1000000}",
+        "tracing: {endpoint: 'unix:///run/otel.sock'}",
+        "tracing: {endpoint: '[::1]:4317'}",
+        "userNamespaces: {idsPerPod: 131072}",
+    ] {
+        let read = read(&file(fields));
+        assert!(read.is_ok(), "{fields}: {read:?}");
+    }
+}
+
+#[test]
 fn the_guide_lists_every_field_with_its_effect() {
     let guide = include_str!("../../../../docs/guide/configuration.md");
     for (name, _, effect) in fields::FIELDS {
