@@ -5,6 +5,7 @@
 //! Main entry: [`os::observe_topology`]. Nothing here decides on placement.
 
 pub mod anomaly;
+pub mod block_devices;
 pub mod capture;
 pub mod cgroups;
 pub mod detected;
@@ -13,9 +14,11 @@ pub mod files;
 pub mod mounts;
 pub mod os;
 pub mod processes;
+pub mod resctrl;
 pub mod sysfs;
 pub mod system;
 pub mod tree;
+pub mod tuning;
 pub mod windows_topology;
 
 pub use anomaly::Anomaly;
