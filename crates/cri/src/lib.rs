@@ -47,7 +47,7 @@ pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Origin};
 pub use recording_proxy::{CallLog, DESCRIPTION, RecordedCall, RecordingProxy};
 pub use rpc::{Rpc, StreamingRpc};
-pub use server::{Draining, ServeError, serve};
+pub use server::{Draining, ServeError, incoming, serve};
 pub use tonic::Code;
 pub use transport::{BindError, Listener, ServerStream};
 

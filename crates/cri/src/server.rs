@@ -7,13 +7,12 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::Sleep;
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::body::Body;
 use tonic::server::NamedService as _;
 use tonic::transport::server::Connected;
@@ -62,7 +61,9 @@ pub async fn serve(
     };
     let (stopping, mut stopped) = watch::channel(false);
     let (aborting, abort) = watch::channel(false);
-    let incoming = Incoming { listener, abort, pause: None };
+    let incoming = incoming(listener).map(move |accepted| {
+        accepted.map(|stream| AbortableConnection::new(stream, abort.clone()))
+    });
     let serving = tonic::transport::Server::builder().serve_with_incoming_shutdown(
         services,
         incoming,
@@ -123,30 +124,14 @@ impl<R: RuntimeService, I: ImageService> Service<http::Request<Body>> for Servic
     }
 }
 
-/// The connections of a listener, each of which can be aborted.
-struct Incoming {
-    listener: Listener,
-    abort: watch::Receiver<bool>,
-    pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl Stream for Incoming {
-    type Item = io::Result<AbortableConnection<ServerStream>>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(pause) = &mut self.pause {
-            ready!(pause.as_mut().poll(context));
-            self.pause = None;
+/// Returns the connections of a listener, with a pause after a failed accept.
+pub fn incoming(listener: Listener) -> impl Stream<Item = io::Result<ServerStream>> {
+    listener.then(|accepted| async {
+        if accepted.is_err() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
         }
-        let accepted = ready!(Pin::new(&mut self.listener).poll_next(context));
-        if let Some(Err(_)) = &accepted {
-            self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
-        }
-        let abort = self.abort.clone();
-        Poll::Ready(
-            accepted.map(|accepted| accepted.map(|stream| AbortableConnection::new(stream, abort))),
-        )
-    }
+        accepted
+    })
 }
 
 /// A connection that ends on request.

@@ -4,16 +4,12 @@
 //! the ledger.
 
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cri::{Endpoint, EndpointError, Listener, ServerStream};
-use futures::Stream;
+use cri::{Endpoint, EndpointError, Listener};
 use objects::pod::OsName;
 use thiserror::Error;
-use tokio::time::Sleep;
 use tonic::{Request, Response, Status};
 
 use crate::context::AgentContext;
@@ -53,9 +49,6 @@ const AT_ONCE: f64 = 10.0;
 /// The mode of the socket's directory. Upstream's value.
 const DIRECTORY: u32 = 0o750;
 
-/// Pause after a failed accept, which would fail again at once.
-const RESPITE: Duration = Duration::from_millis(50);
-
 #[derive(Debug, Error)]
 pub enum ServeError {
     #[error(transparent)]
@@ -87,32 +80,10 @@ pub async fn serve(context: Arc<AgentContext>, os: OsName, root: &Path) -> Resul
             .and_then(|()| host::os::owners::set_mode(&path, DIRECTORY))
             .map_err(|cause| ServeError::Directory { path: path.display().to_string(), cause })?;
     }
-    let incoming = Incoming { listener: Listener::bind(&endpoint).await?, respite: None };
+    let incoming = cri::incoming(Listener::bind(&endpoint).await?);
     let lister = Lister { context, bucket: Mutex::new(TokenBucket::full(Instant::now())) };
     let service = PodResourcesListerServer::new(lister);
     Ok(tonic::transport::Server::builder().serve_with_incoming(service, incoming).await?)
-}
-
-/// The connections of a listener, with a pause after each failure.
-struct Incoming {
-    listener: Listener,
-    respite: Option<Pin<Box<Sleep>>>,
-}
-
-impl Stream for Incoming {
-    type Item = std::io::Result<ServerStream>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(respite) = &mut self.respite {
-            ready!(respite.as_mut().poll(context));
-            self.respite = None;
-        }
-        let accepted = ready!(Pin::new(&mut self.listener).poll_next(context));
-        if let Some(Err(_)) = &accepted {
-            self.respite = Some(Box::pin(tokio::time::sleep(RESPITE)));
-        }
-        Poll::Ready(accepted)
-    }
 }
 
 /// The requests that are still allowed.
