@@ -33,7 +33,6 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::admission;
-use crate::clock::{self, Clock, SystemClock};
 use crate::context::{AgentContext, WorkerReport};
 use crate::cpusets::reconcile;
 use crate::cpusets::tracker::CpusetTracker;
@@ -63,6 +62,7 @@ use crate::status::pod_cache::PodCache;
 use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
 use client::ErrorLog;
+use client::clock::{Clock, SystemClock};
 
 mod log_rotation;
 mod manifests;
@@ -670,7 +670,7 @@ async fn relist_loop(
             info!(failures, "listed the containers of the runtime again");
         }
         let since = last.replace(began).map(|last| (began - last).as_secs_f64());
-        let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
+        let at = SystemClock.now().unix_nanos() as f64 / 1e9;
         gauges.relisted(&summaries, began.elapsed().as_secs_f64(), since, at);
         if messages.send(AgentMessage::Relisted(summaries)).is_err() {
             return;

@@ -13,7 +13,6 @@ use cri::{Capabilities, ClassSupport, v1};
 use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::clock::Clock;
 use crate::cpusets::reconcile::ReconcileHistory;
 use crate::cpusets::tracker::{CpusetTracker, RebalanceError, TrackedContainer};
 use crate::ledger::allocations::Allocations;
@@ -36,6 +35,7 @@ use crate::status::writer::Subject;
 use crate::status::{self, PodStatus, StatusInputs};
 use crate::supervisor::RestartBackoff;
 use crate::volumes::{self, VolumeError, Volumes};
+use client::clock::Clock;
 
 /// Shared by all workers.
 #[derive(Debug)]

@@ -53,7 +53,6 @@ pub mod observability;
 
 pub mod server;
 
-pub mod clock;
 #[cfg(test)]
 mod test_machine;
 

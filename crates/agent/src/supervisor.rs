@@ -20,6 +20,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use client::Backoff;
 use futures::FutureExt as _;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -29,9 +30,8 @@ use tracing::error;
 
 use crate::agent::ShutdownMode;
 
-/// The wait before a task is started again in milliseconds, doubling from the first to the longest.
-const FIRST_WAIT: i64 = 100;
-const LONGEST_WAIT: i64 = 60_000;
+/// The wait before a task is started again.
+const RESTART: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
 /// A task that ran for this long before it ended starts again after the first wait.
 const HEALTHY: Duration = Duration::from_secs(300);
 
@@ -59,21 +59,18 @@ pub(crate) async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestartBackoff {
     failures: u32,
-    first: i64,
-    longest: i64,
+    waits: Backoff,
 }
 
 impl RestartBackoff {
-    /// The waits are in milliseconds.
-    pub(crate) fn new(first: i64, longest: i64) -> RestartBackoff {
-        RestartBackoff { failures: 0, first, longest }
+    pub(crate) fn new(waits: Backoff) -> RestartBackoff {
+        RestartBackoff { failures: 0, waits }
     }
 
     /// Returns the wait after one more failure. The wait doubles unless it ran long enough.
     pub(crate) fn failed(&mut self, key: &str, ran: Duration) -> Duration {
         self.failures = if ran >= HEALTHY { 1 } else { self.failures.saturating_add(1) };
-        let wait = client::backoff(key, self.failures, self.first, self.longest);
-        Duration::from_millis(wait.unsigned_abs())
+        self.waits.wait_with_jitter(key, self.failures)
     }
 }
 
@@ -83,7 +80,7 @@ where
     F: Future<Output = ()>,
 {
     let name = name.as_ref();
-    let mut backoff = RestartBackoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut backoff = RestartBackoff::new(RESTART);
     loop {
         let begun = Instant::now();
         let Err(cause) = caught(async { start().await }).await else { return };
@@ -150,7 +147,7 @@ impl Supervisor {
     {
         let mut stop = self.stop.clone();
         self.tasks.spawn(async move {
-            let mut backoff = RestartBackoff::new(FIRST_WAIT, LONGEST_WAIT);
+            let mut backoff = RestartBackoff::new(RESTART);
             loop {
                 let (begun, inputs) = (Instant::now(), inputs.clone());
                 let end = TaskEnd::from(caught(async { start(inputs).await }).await);
@@ -300,7 +297,7 @@ mod tests {
 
     #[test]
     fn backoff_doubles_until_it_ran_long_enough() {
-        let mut backoff = RestartBackoff::new(100, 1_000);
+        let mut backoff = RestartBackoff::new(RESTART);
         let mut wait = |ran| backoff.failed("x", ran).as_millis();
         for (ran, low, high) in [
             (Duration::ZERO, 100, 120),

@@ -7,10 +7,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use ::metrics::Family;
 use http::{Method, StatusCode};
+use metrics::Family;
 use objects::catalog::{self, Verb};
 use objects::rules::RuleContext;
 use objects::selector::FieldSelector;
@@ -125,8 +125,7 @@ impl Api {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+        Timestamp::since_epoch(https::unix_time())
     }
 
     pub(crate) fn setting(&self) -> RuleContext<'_> {

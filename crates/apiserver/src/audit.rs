@@ -15,8 +15,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use ::metrics::{Family, Kind, Sample};
 use https::{ErrorLog, error_chain};
+use metrics::{Family, Kind, Sample};
 use objects::timestamp::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use ::metrics::exposition;
 use http::header::{HeaderValue, LOCATION};
 use http::{Method, StatusCode};
+use https::unix_time;
+use metrics::exposition;
 use objects::catalog::RESOURCES;
 use objects::discovery;
 use objects::openapi::{
@@ -245,9 +245,7 @@ fn openapi_v3(request: &Request, key: &str) -> Reply {
 
 /// Returns a date one year from now, the longest time that caches use.
 fn never() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
-    Timestamp::new(seconds, 0).plus_seconds(365 * 24 * 3600).to_http_text()
+    Timestamp::since_epoch(unix_time()).plus_seconds(365 * 24 * 3600).to_http_text()
 }
 
 /// Returns a document, or 304 if the client's copy is current.
@@ -266,11 +264,8 @@ fn cached(request: &Request, document: &Document, media: &'static str) -> Reply 
 }
 
 /// The modification time of the documents: they change with the program.
-static STARTED: LazyLock<String> = LazyLock::new(|| {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
-    Timestamp::new(seconds, 0).to_http_text()
-});
+static STARTED: LazyLock<String> =
+    LazyLock::new(|| Timestamp::since_epoch(unix_time()).to_http_text());
 
 /// Compresses a reply if the client accepts it. OpenAPI documents shrink from a megabyte to a
 /// tenth.

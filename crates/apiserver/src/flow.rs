@@ -19,8 +19,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ::metrics::{Family, Kind, Sample};
 use https::Counts;
+use metrics::{Family, Kind, Sample};
 
 use crate::accept::AcceptedFormat;
 use crate::api::request_verb;
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(error.retry_after, Some(1));
         let line = "apiserver_flowcontrol_rejected_requests_total\
                     {priority_level=\"global-default\",reason=\"time-out\"} 1";
-        let text = ::metrics::text::render(&flow.families());
+        let text = metrics::text::render(&flow.families());
         assert!(text.lines().any(|found| found == line), "{text}");
         // Health checks, other users, and other levels.
         flow.enter(&request(Some(&viewer), "/healthz", "")).await.unwrap();

@@ -6,7 +6,6 @@
 
 use std::env;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args, ValueEnum};
 use objects::timestamp::Timestamp;
@@ -76,8 +75,8 @@ pub(crate) enum Notice {
 /// Prints a message: an object like those of the log if logs are JSON, otherwise a line of text.
 pub(crate) fn print_notice(notice: Notice, text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        anstream::eprintln!("{}", json_notice(notice, text, Timestamp::since_epoch(now)));
+        let now = Timestamp::since_epoch(https::unix_time());
+        anstream::eprintln!("{}", json_notice(notice, text, now));
         return;
     }
     let word = match notice {

@@ -21,15 +21,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use client::kind::{Kind, NODES};
-use client::{Client, Error};
+use client::{Backoff, Client, Error};
 use serde_json::{Value, json};
 use thiserror::Error;
 
 /// Longest time of one attempt, so that an error is reported within seconds.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Back-off in milliseconds: upstream's values for the registration of a node.
-const BACKOFF: (i64, i64) = (100, 7_000);
+/// Upstream's values for the registration of a node.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
 
 /// Polling interval for the registered node.
 const POLL: Duration = Duration::from_millis(200);
@@ -128,11 +128,10 @@ impl Preflight {
             Err(_) => format!("no response within {} s", ATTEMPT.as_secs()),
         };
         progress.failures += 1;
-        let pause = client::backoff(&self.node, progress.failures, BACKOFF.0, BACKOFF.1);
-        progress.pause = Duration::from_millis(pause.unsigned_abs());
+        progress.pause = RETRY.wait_with_jitter(&self.node, progress.failures);
         if progress.last.as_ref() != Some(&why) {
             let (server, retry_in_ms) = (&self.server, progress.pause.as_millis());
-            let most_ms = BACKOFF.1;
+            let most_ms = RETRY.longest.as_millis();
             tracing::warn!(
                 server,
                 why,

@@ -14,22 +14,26 @@
 //! ```
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use https::{ErrorLog, error_chain};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use crate::backoff::backoff;
+use crate::backoff::Backoff;
 use crate::client::{Client, Error, Scope, Watch, WatchEvent};
 use crate::key::Key;
 use crate::kind::Kind;
 
 /// The requested duration of a watch. Upstream's informers use five to ten minutes.
 const WATCH_SECONDS: u64 = 420;
+
+/// The wait after a failed list or watch.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Projects the text of an object to the value that a component needs.
 pub type Project<T> = fn(&RawValue) -> Result<T, serde_json::Error>;
@@ -217,13 +221,14 @@ impl<T> Reflector<T> {
                 }
                 Err(error) => {
                     failures += 1;
-                    let wait = backoff(self.kind.plural, failures, 100, 10_000);
+                    let wait = RETRY.wait_with_jitter(self.kind.plural, failures);
                     let error = error_chain(&error);
                     if errors.failed(&error) {
                         let kind = self.kind.plural;
-                        warn!(kind, error, retry_in_ms = wait, "cannot list or watch; retrying");
+                        let retry_in_ms = wait.as_millis();
+                        warn!(kind, error, retry_in_ms, "cannot list or watch; retrying");
                     }
-                    tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+                    tokio::time::sleep(wait).await;
                 }
             }
         }
@@ -282,12 +287,12 @@ impl<T> Cache<T> {
         Cache { inner: RwLock::new(inner), ticks: watch::Sender::new(0) }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<T>> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Inner<T>> {
+        self.inner.read()
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner<T>> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Inner<T>> {
+        self.inner.write()
     }
 
     #[must_use]

@@ -6,6 +6,7 @@
 
 mod backoff;
 mod client;
+pub mod clock;
 pub mod events;
 mod informer;
 mod key;
@@ -13,7 +14,7 @@ pub mod kind;
 mod kubeconfig;
 mod remote;
 
-pub use backoff::backoff;
+pub use backoff::Backoff;
 pub use client::{
     Body, BoxFuture, Client, DeleteOptions, Error, Lines, PatchKind, Propagation, Refused, Request,
     Response, Scope, Transport, TransportError, Watch, WatchEvent, ignore_not_found,

@@ -1,13 +1,13 @@
 //! The clock of the controllers. No other file reads the time; functions take it as an argument.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use client::clock::{Clock as _, SystemClock};
 use objects::timestamp::Timestamp;
+use scheduling::Milliseconds;
 use tokio::time::Instant;
 
-/// Milliseconds since the controllers started. It never goes back.
-pub(crate) type Millis = i64;
-
+/// The time since the controllers started, which never goes back, and the time of day.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     started: Instant,
@@ -18,17 +18,28 @@ impl Clock {
         Clock { started: Instant::now() }
     }
 
-    pub(crate) fn millis(&self) -> Millis {
-        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    /// Returns the time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
     }
 
-    pub(crate) fn at(&self, millis: Millis) -> Instant {
-        self.started + Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+    /// Returns the time since the start in the unit of the crate `scheduling`.
+    pub(crate) fn millis(&self) -> Milliseconds {
+        Milliseconds::try_from(self.elapsed().as_millis()).unwrap_or(Milliseconds::MAX)
     }
 
-    /// Returns the wall-clock time.
+    /// Returns the instant at a time since the start.
+    pub(crate) fn at(&self, since_start: Duration) -> Instant {
+        self.started + since_start
+    }
+
+    /// Returns the instant at a time since the start in the unit of the crate `scheduling`.
+    pub(crate) fn at_millis(&self, since_start: Milliseconds) -> Instant {
+        self.at(Duration::from_millis(u64::try_from(since_start).unwrap_or(0)))
+    }
+
+    /// Returns the time of day.
     pub(crate) fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+        SystemClock.now()
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::events::{Event, InvolvedObject};
 use client::kind::{LEASES, NODES, PODS};
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
 use crate::observe::{self, Lease, Node, Taint};
 use crate::supervise::catch_panic;
@@ -84,7 +84,7 @@ fn is_ready(node: &Node) -> bool {
 /// The last heartbeat of each node, and its last readiness.
 #[derive(Debug, Default)]
 struct NodeMonitor {
-    heartbeats: HashMap<String, (String, Millis)>,
+    heartbeats: HashMap<String, (String, Duration)>,
     /// True if the node was ready; false once its pods have been marked NotReady.
     ready: HashMap<String, bool>,
 }
@@ -95,8 +95,8 @@ impl NodeMonitor {
         &mut self,
         node: &Node,
         lease: Option<&Lease>,
-        grace: Millis,
-        now: Millis,
+        grace: Duration,
+        now: Duration,
     ) -> bool {
         let heartbeat =
             node.condition("Ready").and_then(|ready| ready.last_heartbeat_time.as_deref());
@@ -107,7 +107,7 @@ impl NodeMonitor {
             heartbeat.unwrap_or_default()
         );
         match self.heartbeats.get(&node.name) {
-            Some((old, at)) if *old == heartbeat_key => now - at > grace,
+            Some((old, at)) if *old == heartbeat_key => now.saturating_sub(*at) > grace,
             _ => {
                 self.heartbeats.insert(node.name.clone(), (heartbeat_key, now));
                 false
@@ -260,7 +260,7 @@ async fn monitor_nodes(
     let mut last_disruption = Disruption::Ordinary;
     let mut monitor = NodeMonitor::default();
     let mut updates = context.nodes.subscribe();
-    let grace = i64::try_from(context.options.node_monitor_grace.as_millis()).unwrap_or(i64::MAX);
+    let grace = context.options.node_monitor_grace;
     let mut tick = tokio::time::interval(context.options.node_monitor_period);
     loop {
         let names: Vec<Key> = tokio::select! {
@@ -283,7 +283,7 @@ async fn monitor_nodes(
                 continue;
             };
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
-            let now = context.clock.millis();
+            let now = context.clock.elapsed();
             let unresponsive = monitor.is_unresponsive(&node, lease.as_deref(), grace, now);
             match catch_panic(sync(context, &mut monitor, &node, unresponsive, disruption)).await {
                 Ok(Ok(())) => {}
@@ -435,11 +435,13 @@ mod tests {
         let mut monitor = NodeMonitor::default();
         let lease = |text: &str| Lease { renewed: text.to_owned() };
         let node = node("True", &[]);
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("1")), 40, 0));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("1")), 40, 40));
-        assert!(monitor.is_unresponsive(&node, Some(&lease("1")), 40, 41));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("2")), 40, 50));
-        assert!(!monitor.is_unresponsive(&node, Some(&lease("2")), 40, 90));
+        for (renewal, seconds, expected) in
+            [("1", 0, false), ("1", 40, false), ("1", 41, true), ("2", 50, false), ("2", 90, false)]
+        {
+            let (grace, now) = (Duration::from_secs(40), Duration::from_secs(seconds));
+            let unresponsive = monitor.is_unresponsive(&node, Some(&lease(renewal)), grace, now);
+            assert_eq!(unresponsive, expected, "lease {renewal} after {seconds} s");
+        }
     }
 
     #[test]

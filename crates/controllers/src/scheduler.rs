@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use client::events::{Event, InvolvedObject};
 use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
-use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, ignore_not_found};
+use client::{
+    Backoff, Client, DeleteOptions, Error, PatchKind, Reflector, Scope, ignore_not_found,
+};
 use scheduling::Settings;
 use scheduling::queue::BackoffConfig;
 use serde_json::{Value, json};
@@ -42,6 +44,8 @@ const CHANGES: usize = 4_096;
 const DECISIONS: usize = 32;
 /// The time after which a binding counts as failed and its node is released.
 const BINDING_TIME: Duration = Duration::from_secs(30);
+/// The wait after a failed list or watch.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// The result of a binding.
 type Bound = (ObjectRef, String, Result<(), Error>);
@@ -135,7 +139,7 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
             }
             continue;
         }
-        let due = state.next_due().map(|at| clock.at(at));
+        let due = state.next_due().map(|at| clock.at_millis(at));
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
             change = changes.recv() => match change {
@@ -224,8 +228,7 @@ fn spawn_informer<T: Send + 'static>(
                             error, "the scheduler's informer failed; it retries with back-off"
                         );
                     }
-                    let wait = client::backoff("scheduler", failures, 100, 10_000);
-                    tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+                    tokio::time::sleep(RETRY.wait_with_jitter("scheduler", failures)).await;
                 }
             }
         }

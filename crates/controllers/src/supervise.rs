@@ -13,17 +13,15 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use client::{BoxFuture, backoff};
+use client::{Backoff, BoxFuture};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::error;
 
-use crate::clock::Millis;
 use crate::counters::Counters;
 
-/// The delay before a restart, doubling from the first to the longest.
-const FIRST_WAIT: Millis = 100;
-const LONGEST_WAIT: Millis = 60_000;
+/// The delay before a restart.
+const RESTART: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
 /// A controller that ran for this long counts as healthy again.
 const HEALTHY: Duration = Duration::from_secs(300);
 
@@ -74,16 +72,17 @@ pub(crate) async fn supervise(
             return;
         }
         failures = if since.elapsed() >= HEALTHY { 1 } else { failures + 1 };
-        let wait = backoff(name, failures, FIRST_WAIT, LONGEST_WAIT);
+        let wait = RESTART.wait_with_jitter(name, failures);
+        let wait_ms = wait.as_millis();
         match ended {
             Ok(()) => {
-                error!(controller = name, wait_ms = wait, "the controller ended; restarting it");
+                error!(controller = name, wait_ms, "the controller ended; restarting it");
             }
             Err(PanicMessage(message)) => {
                 error!(
                     controller = name,
                     panic = message,
-                    wait_ms = wait,
+                    wait_ms,
                     "the controller panicked; restarting it"
                 );
             }
@@ -91,7 +90,7 @@ pub(crate) async fn supervise(
         counters.restarted(name);
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())) => {}
+            () = tokio::time::sleep(wait) => {}
         }
     }
 }

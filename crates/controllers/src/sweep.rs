@@ -11,7 +11,6 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::clock::Millis;
 use crate::context::ControllerContext;
 use crate::observe::{self, EventAge, Pod, Seconds};
 use crate::supervise::catch_panic;
@@ -122,8 +121,7 @@ fn pods_to_remove(
 
 pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Receiver<bool>) {
     context.synced().await;
-    let quarantine = i64::try_from(context.options.orphaned_pods.as_millis()).unwrap_or(i64::MAX);
-    let mut missing: HashMap<String, Millis> = HashMap::new();
+    let mut missing: HashMap<String, Duration> = HashMap::new();
     let mut errors = ErrorLog::default();
     let mut tick = tokio::time::interval(PODS_EVERY.min(context.options.orphaned_pods / 2));
     loop {
@@ -131,7 +129,7 @@ pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Recei
             _ = stop.wait_for(|stop| *stop) => return,
             _ = tick.tick() => {}
         }
-        let now = context.clock.millis();
+        let now = context.clock.elapsed();
         let all = context.pods.all();
         let nodes: HashSet<&str> =
             all.iter().map(|(_, pod)| pod.node.as_str()).filter(|node| !node.is_empty()).collect();
@@ -140,7 +138,10 @@ pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Recei
         for node in nodes {
             if context.nodes.get(&Key::new("", node)).is_some() {
                 missing.remove(node);
-            } else if now - *missing.entry(node.to_owned()).or_insert(now) >= quarantine {
+                continue;
+            }
+            let since = *missing.entry(node.to_owned()).or_insert(now);
+            if now.saturating_sub(since) >= context.options.orphaned_pods {
                 lost.insert(node.to_owned());
             }
         }

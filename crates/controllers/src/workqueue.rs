@@ -16,19 +16,18 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::{BoxFuture, Cache, Error, Key, Update, backoff};
+use client::{Backoff, BoxFuture, Cache, Error, Key, Update};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::clock::{Clock, Millis};
+use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::supervise::{catch_panic, catch_panic_sync};
 use client::{ErrorLog, error_chain};
 
-/// Upstream's figures for work queues.
-const FIRST_BACKOFF: Millis = 5;
-const LONGEST_BACKOFF: Millis = 1_000_000;
+/// Upstream's values for work queues.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1_000));
 
 #[derive(Debug, Default)]
 pub(crate) struct WorkQueue {
@@ -37,8 +36,8 @@ pub(crate) struct WorkQueue {
     under_way: HashSet<Key>,
     /// Added while being processed.
     again: HashSet<Key>,
-    later: BTreeSet<(Millis, Key)>,
-    due: HashMap<Key, Millis>,
+    later: BTreeSet<(Duration, Key)>,
+    due: HashMap<Key, Duration>,
     failures: HashMap<Key, u32>,
 }
 
@@ -47,7 +46,7 @@ pub(crate) struct WorkQueue {
 pub(crate) enum Outcome {
     Success,
     /// Queue the key again after this time, even without an event.
-    RequeueAfter(Millis),
+    RequeueAfter(Duration),
     Failed,
 }
 
@@ -60,7 +59,7 @@ impl WorkQueue {
         }
     }
 
-    fn add_at(&mut self, key: Key, at: Millis) {
+    fn add_at(&mut self, key: Key, at: Duration) {
         match self.due.get(&key).copied() {
             Some(due) if due <= at => return,
             Some(due) => {
@@ -72,7 +71,7 @@ impl WorkQueue {
         self.later.insert((at, key));
     }
 
-    pub(crate) fn pop(&mut self, now: Millis) -> Option<Key> {
+    pub(crate) fn pop(&mut self, now: Duration) -> Option<Key> {
         while let Some((at, key)) = self.later.first().cloned() {
             if at > now {
                 break;
@@ -88,7 +87,7 @@ impl WorkQueue {
     }
 
     /// Takes back a processed key and returns the number of its consecutive failures.
-    pub(crate) fn done(&mut self, key: &Key, done: Outcome, now: Millis) -> u32 {
+    pub(crate) fn done(&mut self, key: &Key, done: Outcome, now: Duration) -> u32 {
         self.under_way.remove(key);
         let mut failed = 0;
         match done {
@@ -103,7 +102,7 @@ impl WorkQueue {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures += 1;
                 failed = *failures;
-                let wait = backoff(key.as_str(), failed, FIRST_BACKOFF, LONGEST_BACKOFF);
+                let wait = RETRY.wait_with_jitter(key.as_str(), failed);
                 self.add_at(key.clone(), now.saturating_add(wait));
             }
         }
@@ -123,7 +122,7 @@ impl WorkQueue {
         }
     }
 
-    pub(crate) fn next_due(&self) -> Option<Millis> {
+    pub(crate) fn next_due(&self) -> Option<Duration> {
         self.later.first().map(|(at, _)| *at)
     }
 
@@ -204,7 +203,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             queue.add(key);
         }
         while under_way.len() < workers {
-            let Some(key) = queue.pop(clock.millis()) else { break };
+            let Some(key) = queue.pop(clock.elapsed()) else { break };
             let work = work.clone();
             under_way.spawn(async move {
                 let done = catch_panic(async { work.reconcile(key.clone()).await }).await;
@@ -221,10 +220,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
                 let Ok((key, done)) = joined else { continue };
                 let (done, why) = match done {
                     Ok(Ok(None)) => (Outcome::Success, None),
-                    Ok(Ok(Some(after))) => {
-                        let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
-                        (Outcome::RequeueAfter(after), None)
-                    }
+                    Ok(Ok(Some(after))) => (Outcome::RequeueAfter(after), None),
                     Ok(Err(error)) => {
                         counters.failed(R::NAME, &key, &error);
                         (Outcome::Failed, Some(error))
@@ -234,7 +230,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
                         (Outcome::Failed, None)
                     }
                 };
-                let failures = queue.done(&key, done, clock.millis());
+                let failures = queue.done(&key, done, clock.elapsed());
                 match why {
                     Some(error) if failures >= LOGGED_FAILURES => {
                         let error = error_chain(&error);
@@ -267,6 +263,10 @@ pub(crate) async fn sleep_until(due: Option<tokio::time::Instant>) {
 mod tests {
     use super::*;
 
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
     fn key(name: &str) -> Key {
         Key::new("", name)
     }
@@ -278,43 +278,43 @@ mod tests {
         queue.add(key("a"));
         queue.add(key("b"));
         assert_eq!(queue.depth(), 2);
-        assert_eq!(queue.pop(0), Some(key("a")));
+        assert_eq!(queue.pop(Duration::ZERO), Some(key("a")));
         queue.add(key("a"));
-        assert_eq!(queue.pop(0), Some(key("b")));
-        assert_eq!(queue.pop(0), None);
-        queue.done(&key("a"), Outcome::Success, 0);
-        queue.done(&key("b"), Outcome::Success, 0);
-        assert_eq!((queue.pop(0), queue.pop(0)), (Some(key("a")), None));
+        assert_eq!(queue.pop(Duration::ZERO), Some(key("b")));
+        assert_eq!(queue.pop(Duration::ZERO), None);
+        queue.done(&key("a"), Outcome::Success, Duration::ZERO);
+        queue.done(&key("b"), Outcome::Success, Duration::ZERO);
+        assert_eq!((queue.pop(Duration::ZERO), queue.pop(Duration::ZERO)), (Some(key("a")), None));
     }
 
     #[test]
     fn failures_back_off_and_success_resets_them() {
         let mut queue = WorkQueue::default();
         queue.add(key("a"));
-        let mut last = 0;
+        let mut last = Duration::ZERO;
         for _ in 0..5 {
-            let now = queue.next_due().unwrap_or(0);
+            let now = queue.next_due().unwrap_or_default();
             assert_eq!(queue.pop(now), Some(key("a")));
             queue.done(&key("a"), Outcome::Failed, now);
             let wait = queue.next_due().unwrap() - now;
-            assert!(wait > last && wait <= 5 * 16 * 6 / 5, "{wait}");
+            assert!(wait > last && wait <= millis(5 * 16 * 6 / 5), "{wait:?}");
             assert_eq!(queue.pop(now), None);
             last = wait;
         }
         let now = queue.next_due().unwrap();
         queue.pop(now);
-        queue.done(&key("a"), Outcome::RequeueAfter(50), now);
-        assert_eq!(queue.next_due(), Some(now + 50));
+        queue.done(&key("a"), Outcome::RequeueAfter(millis(50)), now);
+        assert_eq!(queue.next_due(), Some(now + millis(50)));
     }
 
     #[test]
     fn earliest_due_time_counts() {
         let mut queue = WorkQueue::default();
-        queue.add_at(key("a"), 100);
-        queue.add_at(key("a"), 50);
-        queue.add_at(key("a"), 70);
-        assert_eq!(queue.next_due(), Some(50));
-        assert_eq!(queue.pop(60), Some(key("a")));
+        queue.add_at(key("a"), millis(100));
+        queue.add_at(key("a"), millis(50));
+        queue.add_at(key("a"), millis(70));
+        assert_eq!(queue.next_due(), Some(millis(50)));
+        assert_eq!(queue.pop(millis(60)), Some(key("a")));
         assert_eq!(queue.next_due(), None);
     }
 
@@ -430,7 +430,7 @@ mod tests {
             let mut held = inbox.lock().await;
             held.queue.add(key("ready"));
             held.queue.add(key("under-way"));
-            assert_eq!(held.queue.pop(0), Some(key("ready")));
+            assert_eq!(held.queue.pop(Duration::ZERO), Some(key("ready")));
         }
         let (done, mut finished) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);

@@ -1,11 +1,18 @@
-//! [`Clock`]: the time that certificates are checked against. The system clock, except in tests.
+//! The system time: [`unix_time`]. [`Clock`] is the time that certificates are checked against, which is the
+//! system time, except in tests.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
+
+/// Returns the time since 1970 by the system clock; zero if the clock is set to an earlier time.
+#[must_use]
+pub fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
 
 /// Returns the wall-clock time. Cheap to clone.
 #[derive(Clone)]

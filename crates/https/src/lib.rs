@@ -23,7 +23,7 @@ mod outgoing;
 mod server_tls;
 
 pub use body::Body;
-pub use clock::Clock;
+pub use clock::{Clock, unix_time};
 pub use connections::{Client, Counts};
 pub use dial::{DialError, Dialer, MaterialError};
 pub use error_log::{ErrorLog, error_chain};

@@ -30,7 +30,7 @@ fn encode_family(family: &Family) -> Vec<u8> {
             (1, samples.iter().map(|sample| number_metric(sample, 2)).collect())
         }
         Series::Histograms(all) => {
-            (4, all.iter().map(|(labels, of)| histogram_metric(labels, of)).collect())
+            (4, all.iter().map(|(labels, one)| histogram_metric(labels, one)).collect())
         }
     };
     number_field(&mut bytes, 3, metric_type);

@@ -226,12 +226,13 @@ impl Metric {
         match &self.series {
             SeriesMap::Numbers(kind, series) => {
                 let series = series.lock();
-                let samples = series.iter().map(|(of, value)| Sample::new(&self.pairs(of), *value));
+                let samples =
+                    series.iter().map(|(key, value)| Sample::new(&self.pairs(key), *value));
                 Family::new(*kind, self.name, self.help, samples)
             }
             SeriesMap::Histograms(_, series) => {
                 let series = series.lock();
-                let all = series.iter().map(|(of, one)| (self.pairs(of), one.clone()));
+                let all = series.iter().map(|(key, one)| (self.pairs(key), one.clone()));
                 Family::histogram(self.name, self.help, all)
             }
         }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use client::{Change, Client, Error, PatchKind, Reflector, Scope, kind};
+use client::clock::{Clock as _, SystemClock};
+use client::{Backoff, Change, Client, Error, PatchKind, Reflector, Scope, kind};
 use objects::timestamp::Timestamp;
 use placement::report::NodeReport;
 use serde_json::Value;
@@ -41,6 +42,9 @@ const LONGEST_TAKEOVER: Duration = Duration::from_secs(10);
 
 /// Interval after a write that failed.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The wait between two attempts to register the node. Upstream's values.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
 
 /// Sources of the node's state.
 #[derive(Debug, Clone)]
@@ -79,8 +83,7 @@ pub async fn run(
 
 /// Returns the current time.
 pub(super) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+    SystemClock.now()
 }
 
 /// Reads the machine and the newest values of the other sources.
@@ -113,9 +116,7 @@ async fn registered(client: &Client, description: &Description, sources: &Status
                 return node;
             }
             Err(error) => {
-                // Upstream's values, doubling.
-                let wait = client::backoff(&description.name, attempts, 100, 7_000);
-                let wait = Duration::from_millis(wait.unsigned_abs());
+                let wait = RETRY.wait_with_jitter(&description.name, attempts);
                 if errors.failed(&error) {
                     let retry_in_ms = millis(wait);
                     warn!(node = description.name, %error, retry_in_ms, "failed to register the node");

@@ -19,7 +19,7 @@ pub use pod_resources::{PodResourcesCall, PodResourcesMetrics};
 pub use sync::{CgroupOperation, SyncMetrics, SyncType};
 
 use crate::spec::Role;
-use ::metrics::{Counter, Gauge, Registry};
+use metrics::{Counter, Gauge, Registry};
 
 /// All of the agent's metrics.
 #[derive(Debug, Clone)]

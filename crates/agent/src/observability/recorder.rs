@@ -6,9 +6,9 @@ use client::events::{Event, EventApi, EventQueue, EventSource, InvolvedObject, R
 use client::kind::PODS;
 use tracing::{debug, warn};
 
-use crate::clock::Clock;
 use crate::observability::events::{AgentEvent, field_path};
 use crate::spec::{Pod, Role};
+use client::clock::Clock;
 
 /// Maximum number of events that wait to be written.
 const WAITING: usize = 4_096;

@@ -217,7 +217,7 @@ impl Stats {
 
     /// Computes rates from this sample and the ones before it.
     fn rate(&self, snapshot: &mut Snapshot) {
-        let now = crate::clock::nanos(snapshot.at);
+        let now = snapshot.at.unix_nanos();
         let mut before = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let mut after = BTreeMap::new();
         let mut rate = |what: String, used: Option<u64>| -> Option<u64> {
@@ -331,7 +331,7 @@ fn of_images(images: &v1::FilesystemUsage) -> Option<Images> {
 
 fn before(at: Timestamp, by: Duration) -> Timestamp {
     let nanos = i64::try_from(by.as_nanos()).unwrap_or(i64::MAX);
-    of_nanos(crate::clock::nanos(at).saturating_sub(nanos))
+    of_nanos(at.unix_nanos().saturating_sub(nanos))
 }
 
 fn of_nanos(nanos: i64) -> Timestamp {

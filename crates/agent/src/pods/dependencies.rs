@@ -19,13 +19,13 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use crate::clock::Clock;
 use crate::pods::resource_claims::{self, ClaimError};
 use crate::runtime::images::credentials::SecretData;
 use crate::runtime::lower::{Configs, Service, ServicePort};
 use crate::spec::{NameOnly, Pod};
 use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 use client::ErrorLog;
+use client::clock::Clock;
 
 /// Reads the objects that pods refer to.
 pub struct PodDependencies {

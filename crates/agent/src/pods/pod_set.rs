@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use client::{Change, Key};
+use client::{Backoff, Change, Key};
 use placement::demand::{Demand, PodUid};
 use placement::{Placement, Refusal};
 use serde_json::Value;
@@ -44,10 +44,9 @@ mod static_pods;
 
 use static_pods::StaticPods;
 
-/// The wait before a worker that panicked is replaced in milliseconds, doubling from the first to the
-/// longest. The longest is that of upstream's containers that crash.
-const FIRST_WORKER_WAIT: i64 = 1_000;
-const LONGEST_WORKER_WAIT: i64 = 300_000;
+/// The wait before a worker that panicked is replaced. The longest is that of upstream's containers that
+/// crash.
+const WORKER_RESTART: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 /// A pod and its JSON text.
 #[derive(Debug, Clone)]
@@ -107,7 +106,7 @@ impl Entry {
             resources_released: false,
             deleted: false,
             termination: None,
-            worker_backoff: RestartBackoff::new(FIRST_WORKER_WAIT, LONGEST_WORKER_WAIT),
+            worker_backoff: RestartBackoff::new(WORKER_RESTART),
             admission_errors: ErrorLog::default(),
         }
     }

@@ -22,8 +22,8 @@ use objects::timestamp::Timestamp;
 use tokio::task::JoinError;
 use tracing::info;
 
-use crate::clock::Clock;
 use crate::pods::pod_set::PodWithManifest;
+use client::clock::Clock;
 
 mod identity;
 mod manifest;

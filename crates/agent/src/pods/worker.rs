@@ -20,7 +20,6 @@ use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::clock::nanos;
 use crate::context::{AgentContext, WorkerReport};
 use crate::ledger::allocations::{AllocatedResources, PodAllocation};
 use crate::observability::events::{AgentEvent, ProbeKind};
@@ -629,7 +628,8 @@ impl Worker {
         let reported = self.last_status.as_ref().and_then(|status| status.start_time.clone());
         let started = reported.or_else(|| PodStatus::read(&self.pod.status).start_time)?;
         let started = Timestamp::parse(&started).ok()?;
-        let left = nanos(started.plus_seconds(seconds)).saturating_sub(nanos(self.now()));
+        let left =
+            started.plus_seconds(seconds).unix_nanos().saturating_sub(self.now().unix_nanos());
         Some(Duration::from_nanos(u64::try_from(left).unwrap_or(0)))
     }
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use cri::v1;
 use tokio::sync::Semaphore;
 
-use crate::clock::{Clock, nanos};
 use crate::observability::events::AgentEvent;
 use crate::pods::backoff::Backoff;
 use crate::runtime::lower::ImageUser;
+use client::clock::Clock;
 
 pub mod credentials;
 mod name;
@@ -170,7 +170,7 @@ impl Images {
             Err(error) => {
                 let text = pull_text(&error);
                 record(AgentEvent::PullFailed { image, error: text.clone() });
-                let now = nanos(self.clock.now());
+                let now = self.clock.now().unix_nanos();
                 let mut backoffs = self.backoffs();
                 backoffs.waits.next(&key, now, now);
                 backoffs.failures.retain(|_, (at, _)| now - *at < 2 * nanos_of(LONGEST));
@@ -184,7 +184,7 @@ impl Images {
     fn kept_waiting(&self, key: &str) -> Option<String> {
         let backoffs = self.backoffs();
         let (at, error) = backoffs.failures.get(key)?;
-        let waits = backoffs.waits.remaining(key, *at, nanos(self.clock.now())).is_some();
+        let waits = backoffs.waits.remaining(key, *at, self.clock.now().unix_nanos()).is_some();
         waits.then(|| error.clone())
     }
 

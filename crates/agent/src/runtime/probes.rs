@@ -10,8 +10,9 @@
 //! containers is left to the workers.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use client::clock::{Clock as _, SystemClock};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::error;
@@ -20,7 +21,7 @@ use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::runtime::observed::RuntimeId;
 use crate::spec::{Container, Pod, Probe};
 use crate::supervisor::caught;
-use ::metrics::{Counter, Registry};
+use metrics::{Counter, Registry};
 
 mod cycle;
 mod execute;
@@ -236,10 +237,9 @@ impl Clock {
     }
 
     fn now(&self) -> ProbeTime {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         ProbeTime {
             millis: Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX),
-            wall_nanos: i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX),
+            wall_nanos: SystemClock.now().unix_nanos(),
         }
     }
 

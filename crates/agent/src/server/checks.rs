@@ -1,7 +1,7 @@
 //! The results of the agent's health checks, for `/metrics/slis`: [`HealthCheckMetrics`]. Names and help are
 //! upstream's.
 
-use ::metrics::{Counter, Gauge, Registry};
+use metrics::{Counter, Gauge, Registry};
 
 /// The checks behind `/healthz`. The first two cannot fail while the agent answers at all.
 const NAMES: [&str; 3] = ["ping", "log", "syncloop"];

@@ -1,8 +1,8 @@
 //! `containerLogs`: the log of a container, once or followed.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use client::clock::{Clock as _, SystemClock};
 use cri::v1;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
@@ -24,9 +24,7 @@ impl Server {
         pod_name: &str,
         name: &str,
     ) -> Result<Answer, Refusal> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        let options = options(request, Timestamp::new(seconds, since.subsec_nanos()))?;
+        let options = options(request, SystemClock.now())?;
         let missing =
             || Refusal::new(StatusCode::NOT_FOUND, format!("pod {pod_name:?} does not exist"));
         let pod = self.backend.pod(namespace, pod_name).ok_or_else(missing)?;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use http::Method;
 
-use ::metrics::{Counter, Gauge, Histogram, Registry};
+use metrics::{Counter, Gauge, Histogram, Registry};
 
 const LABELS: &[&str] = &["long_running", "method", "path", "server_type"];
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use objects::timestamp::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::clock::{Clock as _, SystemClock};
 use crate::observability::metrics::{PodLifecycleMetrics, StartTiming};
 use crate::runtime::observed::RuntimeId;
+use client::clock::{Clock as _, SystemClock};
 
 #[derive(Debug, Clone, Default)]
 struct CachedPod {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::kind::PODS;
-use client::{Client, Error, PatchKind};
+use client::{Backoff, Client, Error, PatchKind};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -21,8 +21,8 @@ mod merge_patch;
 
 use merge_patch::merge_patch;
 
-/// Minimum and maximum time between two attempts.
-const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The time between two attempts.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// The pod of a status.
 #[derive(Debug, Clone)]
@@ -167,7 +167,7 @@ async fn write(
         Some(before) => before,
         None => current(&client, &subject).await.ok().flatten().unwrap_or_default(),
     };
-    let (mut wait, mut tried, mut errors) = (WAITS.0, 0, ErrorLog::default());
+    let (mut wait, mut tried, mut errors) = (RETRY.first, 0, ErrorLog::default());
     while pending.changed().await.is_ok() {
         loop {
             let PendingStatus { number, status, since, found } =
@@ -180,7 +180,7 @@ async fn write(
             match patch(&client, &subject, &before, &status).await {
                 Ok(()) => {
                     subject.written(&mut errors);
-                    (before, wait) = (status, WAITS.0);
+                    (before, wait) = (status, RETRY.first);
                     subject.count(since);
                     done.send_replace(WriteProgress::UpTo(number));
                     break;
@@ -192,7 +192,7 @@ async fn write(
                 Err(error) => {
                     subject.failed(&mut errors, &error, wait);
                     tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(WAITS.1);
+                    wait = RETRY.next(wait);
                     // The API may have another status, or another pod of the same name.
                     match current(&client, &subject).await {
                         Ok(Some(status)) => before = status,
@@ -216,7 +216,7 @@ async fn show(
     mut pending: watch::Receiver<PendingStatus>,
     done: watch::Sender<WriteProgress>,
 ) {
-    let (mut wait, mut written, mut errors) = (WAITS.0, 0, ErrorLog::default());
+    let (mut wait, mut written, mut errors) = (RETRY.first, 0, ErrorLog::default());
     // The last mirror pod, and its status.
     let mut last: Option<(Subject, Value)> = None;
     loop {
@@ -238,7 +238,7 @@ async fn show(
                     mirror.written(&mut errors);
                     mirror.count(since.filter(|_| written != number));
                     written = number;
-                    (last, wait) = (Some((mirror, status)), WAITS.0);
+                    (last, wait) = (Some((mirror, status)), RETRY.first);
                     done.send_replace(WriteProgress::UpTo(number));
                 }
                 // The next mirror pod arrives over the channel.
@@ -258,7 +258,7 @@ async fn show(
         tokio::select! {
             changed = pending.changed() => if changed.is_err() { return },
             changed = mirrors.changed() => if changed.is_err() { return },
-            () = again => wait = (wait * 2).min(WAITS.1),
+            () = again => wait = RETRY.next(wait),
         }
     }
 }

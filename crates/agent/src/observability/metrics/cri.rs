@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::metrics::{Counter, Histogram, Registry};
+use metrics::{Counter, Histogram, Registry};
 
 /// Upper bounds in seconds: upstream's, from 5 ms by a factor of 2.5.
 const BOUNDS: &[f64] = &[

@@ -8,7 +8,7 @@ use placement::rationale::Refusal;
 use placement::topology::Topology;
 use placement::{CpuSet, Placement};
 
-use ::metrics::{Counter, Histogram, Registry};
+use metrics::{Counter, Histogram, Registry};
 
 /// Upper bounds in milliseconds of the duration of an admission: upstream's, from 50 µs doubling.
 const ADMISSION_MILLIS: [f64; 15] =

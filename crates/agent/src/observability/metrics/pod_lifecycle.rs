@@ -8,7 +8,7 @@ use std::time::Duration;
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use ::metrics::{Counter, Histogram, Registry};
+use metrics::{Counter, Histogram, Registry};
 
 /// Upper bounds in seconds of the startup time of pods: upstream's.
 const STARTS: &[f64] = &[
@@ -91,7 +91,7 @@ impl PodLifecycleMetrics {
             self.start.observe(&[], took.known.as_secs_f64());
             let created = pod["metadata"]["creationTimestamp"].as_str();
             if let Some(created) = created.and_then(|text| Timestamp::parse(text).ok()) {
-                let nanos = crate::clock::nanos(now).saturating_sub(crate::clock::nanos(created));
+                let nanos = now.unix_nanos().saturating_sub(created.unix_nanos());
                 let total = nanos.max(0) as f64 / 1e9;
                 self.start_total.observe(&[], total);
                 let others = took.pulling.as_secs_f64() + initializing(after);
@@ -127,7 +127,7 @@ fn initializing(status: &Value) -> f64 {
     let time = |of: &Value| of.as_str().and_then(|text| Timestamp::parse(text).ok());
     let lasted = |end: &Value| {
         let (from, to) = (time(&end["startedAt"])?, time(&end["finishedAt"])?);
-        Some(crate::clock::nanos(to).saturating_sub(crate::clock::nanos(from)).max(0) as f64 / 1e9)
+        Some(to.unix_nanos().saturating_sub(from.unix_nanos()).max(0) as f64 / 1e9)
     };
     ends(&status["initContainerStatuses"]).filter_map(lasted).sum()
 }

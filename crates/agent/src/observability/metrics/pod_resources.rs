@@ -1,6 +1,6 @@
 //! Requests to the Pod Resources API: [`PodResourcesMetrics`].
 
-use ::metrics::{Counter, Registry};
+use metrics::{Counter, Registry};
 
 /// The only served version.
 const VERSION: [&str; 1] = ["v1"];

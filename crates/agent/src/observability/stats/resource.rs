@@ -135,5 +135,5 @@ pub(super) fn families(snapshot: &Snapshot) -> Vec<Family> {
 }
 
 pub(super) fn since_1970(at: Timestamp) -> f64 {
-    crate::clock::nanos(at) as f64 / SECOND
+    at.unix_nanos() as f64 / SECOND
 }

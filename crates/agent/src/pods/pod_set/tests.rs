@@ -19,7 +19,7 @@ fn pod() -> Arc<Pod> {
 async fn worker_that_panics_is_logged_and_reported_after_its_backoff() {
     let log = capture("agent");
     let (reports, mut reported) = mpsc::unbounded_channel();
-    let mut backoff = RestartBackoff::new(FIRST_WORKER_WAIT, LONGEST_WORKER_WAIT);
+    let mut backoff = RestartBackoff::new(WORKER_RESTART);
     for (number, least) in [(1, 1_000), (2, 2_000), (3, 4_000)] {
         let begun = tokio::time::Instant::now();
         run_worker(async { panic!("no sandbox") }, pod(), backoff, reports.clone()).await;
@@ -41,7 +41,7 @@ async fn worker_that_panics_is_logged_and_reported_after_its_backoff() {
 async fn worker_that_ends_is_not_reported() {
     let log = capture("agent");
     let (reports, mut reported) = mpsc::unbounded_channel();
-    let backoff = RestartBackoff::new(FIRST_WORKER_WAIT, LONGEST_WORKER_WAIT);
+    let backoff = RestartBackoff::new(WORKER_RESTART);
     run_worker(async {}, pod(), backoff, reports).await;
     assert_eq!(reported.recv().await, None);
     assert_eq!(log.lines(), [""; 0]);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::PODS;
-use client::{Client, DeleteOptions, Error, ignore_not_found};
+use client::{Backoff, Client, DeleteOptions, Error, ignore_not_found};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -23,8 +23,8 @@ use client::ErrorLog;
 /// The annotation with the hash of the mirror's static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// The shortest and the longest wait between two attempts.
-const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The wait between two attempts.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Namespace and name.
 pub type Name = (String, String);
@@ -132,7 +132,7 @@ pub async fn run(
     mut node: watch::Receiver<Option<Arc<Value>>>,
     mut mirrors: watch::Receiver<Arc<Mirrors>>,
 ) {
-    let mut wait = WAITS.0;
+    let mut wait = RETRY.first;
     let mut errors: BTreeMap<Name, ErrorLog> = BTreeMap::new();
     loop {
         let now = Arc::clone(&mirrors.borrow_and_update());
@@ -176,7 +176,7 @@ pub async fn run(
         if gone {
             return;
         }
-        wait = if failed { (wait * 2).min(WAITS.1) } else { WAITS.0 };
+        wait = if failed { RETRY.next(wait) } else { RETRY.first };
     }
 }
 

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use client::Backoff;
 use cri::v1;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::info;
 
 use super::{Next, RESYNC, RETRY, Worker};
-use crate::clock::nanos;
 use crate::context::AgentContext;
 use crate::cpusets::tracker::{StartGuard, TrackedContainer};
 use crate::observability::events::AgentEvent;
@@ -27,9 +27,9 @@ use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
 use crate::volumes;
 
-/// The first wait after a sandbox could not be created, doubled each time. The runtime may be busy undoing a
-/// sandbox that a previous agent began to create.
-const FIRST_SANDBOX_RETRY: Duration = Duration::from_secs(1);
+/// The wait after a sandbox could not be created. The runtime may be busy undoing a sandbox that a previous agent
+/// began to create.
+const SANDBOX_RETRY: Backoff = Backoff::new(Duration::from_secs(1), RETRY);
 
 /// The largest file of variables that is read, in bytes. Upstream's value.
 const LONGEST_ENV_FILE: u64 = 64 * 1024;
@@ -220,9 +220,8 @@ impl Worker {
             Ok(_) => self.sandbox_failures = 0,
             Err(error) => {
                 failed(self, error.rpc_text());
-                let wait = FIRST_SANDBOX_RETRY * 2u32.saturating_pow(self.sandbox_failures.min(16));
-                self.sandbox_failures += 1;
-                return Err(wait.min(RETRY));
+                self.sandbox_failures = self.sandbox_failures.saturating_add(1);
+                return Err(SANDBOX_RETRY.wait(self.sandbox_failures));
             }
         }
         match crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
@@ -435,7 +434,7 @@ impl Worker {
             .find(|c| c.name == container.name && c.state == ContainerState::Exited);
         let Some(ended) = ended else { return Ok(()) };
         let key = format!("{}_{}", container.name, lower::hash(container));
-        let now = nanos(self.now());
+        let now = self.now().unix_nanos();
         let Some(left) = self.backoff.remaining(&key, ended.finished_at, now) else {
             self.backoff.next(&key, ended.finished_at, now);
             return Ok(());
