@@ -1,13 +1,13 @@
 //! Writes queued events to the API: [`write_events`].
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use https::ErrorLog;
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::object::{create_body, patch_body};
-use super::{Correlator, Event, EventQueue, EventRecord, EventSource, Occurrence, Outcome};
+use super::{Correlator, EventQueue, EventRecord, Occurrence, Outcome};
 use crate::client::{Client, Error, PatchKind};
 use crate::kind::EVENTS;
 
@@ -18,112 +18,161 @@ const BATCH: usize = 64;
 /// namespace of the event may be terminating.
 pub async fn write_events(queue: EventQueue, client: Client, concurrent: usize) {
     let mut queue = queue.0.lock().await;
-    let mut correlator = Correlator::default();
-    let mut writes = Writes::default();
+    let (mut correlator, mut errors) = (Correlator::default(), ErrorLog::default());
+    let (mut writes, mut names) = (JoinSet::new(), HashSet::new());
     let mut batch = Vec::new();
     while queue.recv_many(&mut batch, BATCH).await > 0 {
-        for Occurrence { source, event, at } in batch.drain(..) {
-            let outcome = correlator.observe(source.component, &event, at);
-            let (record, is_new) = match outcome {
+        for occurrence in batch.drain(..) {
+            let Occurrence { source, event, at } = &occurrence;
+            let (record, is_new) = match correlator.observe(source.component, event, *at) {
                 Outcome::Skip => continue,
                 Outcome::Create(record) => (record, true),
                 Outcome::Update(record) => (record, false),
             };
             // A patch that overtakes the creation of its event would fail.
-            while writes.tasks.len() >= concurrent.max(1) || writes.has(&record.name) {
-                writes.finish_one().await;
+            if writes.len() >= concurrent || names.contains(&record.name) {
+                finish(&mut writes, &mut errors).await;
+                names.clear();
             }
-            let (client, name) = (client.named(source.component), record.name.clone());
-            let task = writes.tasks.spawn(async move {
+            names.insert(record.name.clone());
+            let client = client.named(source.component);
+            writes.spawn(async move {
                 if is_new {
-                    create(&client, &source, &event, &record).await
+                    create(&client, &occurrence, &record).await
                 } else {
-                    update(&client, &source, &event, &record).await
+                    update(&client, &occurrence, &record).await
                 }
             });
-            writes.names.insert(task.id(), name);
         }
-        while let Some(ended) = writes.tasks.try_join_next_with_id() {
-            writes.finished(ended);
-        }
-    }
-    while !writes.tasks.is_empty() {
-        writes.finish_one().await;
+        finish(&mut writes, &mut errors).await;
+        names.clear();
     }
 }
 
-/// The writes that have not finished.
-#[derive(Default)]
-struct Writes {
-    tasks: JoinSet<Result<(), Error>>,
-    /// The names of the event objects.
-    names: HashMap<Id, String>,
-    errors: ErrorLog,
-}
-
-impl Writes {
-    fn has(&self, name: &str) -> bool {
-        self.names.values().any(|written| written == name)
-    }
-
-    async fn finish_one(&mut self) {
-        if let Some(ended) = self.tasks.join_next_with_id().await {
-            self.finished(ended);
-        }
-    }
-
-    /// Logs the result of a write if it changed.
-    fn finished(&mut self, ended: Result<(Id, Result<(), Error>), JoinError>) {
-        let (id, result) = match ended {
-            Ok((id, result)) => (id, result.map_err(|error| (cause(&error), error.to_string()))),
-            Err(panicked) => (panicked.id(), Err((panicked.to_string(), panicked.to_string()))),
-        };
-        let name = self.names.remove(&id).unwrap_or_default();
-        match result {
-            Ok(()) => {
-                if let Some(failures) = self.errors.recovered() {
+/// Waits for all writes, and logs a result that differs from the one before it.
+async fn finish(writes: &mut JoinSet<Result<(), Error>>, errors: &mut ErrorLog) {
+    while let Some(ended) = writes.join_next().await {
+        let (cause, error) = match ended {
+            Ok(Ok(())) => {
+                if let Some(failures) = errors.recovered() {
                     info!(failures, "wrote events to the API again");
                 }
+                continue;
             }
-            Err((cause, error)) => {
-                if self.errors.failed(&cause) {
-                    warn!(error, event = name, "failed to write an event; it is dropped");
-                }
+            Ok(Err(error)) => {
+                let text = https::error_chain(&error);
+                let cause = match error {
+                    // The message of a refusal names the event, its status and reason do not.
+                    Error::Refused(refused) => format!("{} {}", refused.status, refused.reason),
+                    _ => text.clone(),
+                };
+                (cause, text)
             }
+            Err(panicked) => (panicked.to_string(), panicked.to_string()),
+        };
+        if errors.failed(&cause) {
+            warn!(error, "failed to write an event; it is dropped");
         }
     }
 }
 
-/// Returns the part of an error that is the same for all events: a refusal's message names the event.
-fn cause(error: &Error) -> String {
-    match error {
-        Error::Refused(refused) => format!("{} {}", refused.status, refused.reason),
-        other => https::error_chain(other),
+async fn create(client: &Client, new: &Occurrence, record: &EventRecord) -> Result<(), Error> {
+    let (kind, body) = create_body(&new.source, &new.event, record);
+    client.create(kind, new.event.object.event_namespace(), &body).await.map(|_| ())
+}
+
+async fn update(client: &Client, again: &Occurrence, record: &EventRecord) -> Result<(), Error> {
+    let (namespace, patch) =
+        (again.event.object.event_namespace(), patch_body(&again.event, record));
+    let kind = PatchKind::StrategicMerge;
+    match client.patch(EVENTS, namespace, &record.name, kind, &patch).await {
+        // Events expire before the objects that they are about.
+        Err(error) if error.is_not_found() => create(client, again, record).await,
+        patched => patched.map(|_| ()),
     }
 }
 
-async fn create(
-    client: &Client,
-    source: &EventSource,
-    event: &Event,
-    record: &EventRecord,
-) -> Result<(), Error> {
-    let (kind, body) = create_body(source, event, record);
-    client.create(kind, event.object.event_namespace(), &body).await.map(|_| ())
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
 
-async fn update(
-    client: &Client,
-    source: &EventSource,
-    event: &Event,
-    record: &EventRecord,
-) -> Result<(), Error> {
-    let (namespace, patch) = (event.object.event_namespace(), patch_body(event, record));
-    let patched =
-        client.patch(EVENTS, namespace, &record.name, PatchKind::StrategicMerge, &patch).await;
-    match patched {
-        // Events expire before the objects that they are about.
-        Err(error) if error.is_not_found() => create(client, source, event, record).await,
-        patched => patched.map(|_| ()),
+    use http::Method;
+    use objects::timestamp::Timestamp;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::client::{Body, BoxFuture, Request, Response, Transport, TransportError};
+    use crate::events::{Event, EventSource, InvolvedObject, Recorder};
+    use crate::kind::PODS;
+
+    /// Serves event objects. Requests overlap: a creation takes longer than a patch.
+    #[derive(Debug, Default)]
+    struct Events {
+        objects: Mutex<Vec<Value>>,
+        requests: Mutex<Vec<String>>,
+    }
+
+    impl Transport for Events {
+        fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+            Box::pin(async move {
+                let body: Value = serde_json::from_slice(&request.body).unwrap();
+                let count = body["count"].as_u64().unwrap();
+                self.requests.lock().unwrap().push(format!("{} {count}", request.method));
+                let (status, text) = if request.method == Method::POST {
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                    self.objects.lock().unwrap().push(body.clone());
+                    (201, body.to_string())
+                } else {
+                    let name = request.path.rsplit('/').next().unwrap();
+                    let mut objects = self.objects.lock().unwrap();
+                    match objects.iter_mut().find(|event| event["metadata"]["name"] == name) {
+                        Some(event) => {
+                            event["count"] = count.into();
+                            (200, event.to_string())
+                        }
+                        None => (404, r#"{"reason":"NotFound","message":"none"}"#.to_owned()),
+                    }
+                };
+                Ok(Response { status, retry_after: None, body: Body::Whole(text.into()) })
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repetition_is_written_after_its_event_was_created() {
+        let events = Arc::new(Events::default());
+        let client = Client::new(events.clone(), "test");
+        let source = EventSource { component: "kubelet", host: None };
+        let (recorder, queue) = Recorder::new(source, 10);
+        let written = tokio::spawn(write_events(queue, client, 8));
+        let pod = InvolvedObject::new(PODS, "a", "p", "u");
+        let record = |seconds, reason| {
+            let event = Event::normal(&pod, reason, "m".to_owned());
+            recorder.record(event, Timestamp::new(seconds, 0)).unwrap();
+        };
+        record(1, "Created");
+        record(2, "Started");
+        record(3, "Created");
+        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+        let requests = std::mem::take(&mut *events.requests.lock().unwrap());
+        assert_eq!(requests, ["POST 1", "POST 1", "PATCH 2"]);
+        // The objects expire.
+        events.objects.lock().unwrap().clear();
+        record(4, "Created");
+        drop(recorder);
+        written.await.unwrap();
+        assert_eq!(*events.requests.lock().unwrap(), ["PATCH 3", "POST 3"]);
+        assert_eq!(events.objects.lock().unwrap()[0]["count"], 3);
+    }
+
+    #[tokio::test]
+    async fn events_beyond_the_capacity_are_refused() {
+        let source = EventSource { component: "kubelet", host: None };
+        let (recorder, queue) = Recorder::new(source, 1);
+        let event = Event::normal(&InvolvedObject::new(PODS, "a", "p", "u"), "R", String::new());
+        let record = || recorder.named("other").record(event.clone(), Timestamp::new(0, 0));
+        assert_eq!((record(), record()), (Ok(()), Err(crate::events::RecordError::Full)));
+        drop(queue);
+        assert_eq!(record(), Err(crate::events::RecordError::Closed));
     }
 }
