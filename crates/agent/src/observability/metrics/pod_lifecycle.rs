@@ -124,7 +124,7 @@ impl PodLifecycleMetrics {
 
 /// Returns the seconds that exited init containers ran.
 fn initializing(status: &Value) -> f64 {
-    let time = |of: &Value| of.as_str().and_then(|text| Timestamp::parse(text).ok());
+    let time = |field: &Value| field.as_str().and_then(|text| Timestamp::parse(text).ok());
     let lasted = |end: &Value| {
         let (from, to) = (time(&end["startedAt"])?, time(&end["finishedAt"])?);
         Some(to.unix_nanos().saturating_sub(from.unix_nanos()).max(0) as f64 / 1e9)
@@ -135,11 +135,11 @@ fn initializing(status: &Value) -> f64 {
 /// Returns the terminated states of container statuses, current and last.
 fn ends(statuses: &Value) -> impl Iterator<Item = &Value> {
     let statuses = statuses.as_array().map(Vec::as_slice).unwrap_or_default();
-    let of = |status| {
+    let ends = |status| {
         let status: &Value = status;
         [&status["lastState"]["terminated"], &status["state"]["terminated"]]
     };
-    statuses.iter().flat_map(of).filter(|end| end.is_object())
+    statuses.iter().flat_map(ends).filter(|end| end.is_object())
 }
 
 #[cfg(test)]

@@ -174,7 +174,8 @@ impl SyncMetrics {
 
 /// Returns upstream's name of where a pod sets its resources.
 fn mode(pod: &Pod) -> &'static str {
-    let has_resources = |of: &Requirements| !of.requests.is_empty() || !of.limits.is_empty();
+    let has_resources =
+        |resources: &Requirements| !resources.requests.is_empty() || !resources.limits.is_empty();
     let whole = qos::pod_level(pod).is_some_and(has_resources);
     let parts = pod.containers().any(|(_, container)| has_resources(&container.resources));
     match (whole, parts) {
@@ -195,9 +196,11 @@ mod tests {
     fn pods_are_counted_by_where_their_resources_are_set() {
         let pod = |whole: bool, part: bool| -> Pod {
             let needs = json!({"requests": {"cpu": "1"}});
-            let of = |has_resources: bool| if has_resources { needs.clone() } else { json!({}) };
+            let resources =
+                |has_resources: bool| if has_resources { needs.clone() } else { json!({}) };
             let spec = json!({
-                "resources": of(whole), "containers": [{"name": "c", "resources": of(part)}],
+                "resources": resources(whole),
+                "containers": [{"name": "c", "resources": resources(part)}],
             });
             serde_json::from_value(json!({"spec": spec})).unwrap()
         };
