@@ -1,5 +1,7 @@
 //! Responses as recorded from the kubelet, and over a real socket.
 
+use std::time::Duration;
+
 use objects::KubeletConfig;
 use objects::kubelet_config::{CpuManagerPolicy, MemoryManagerPolicy};
 use placement::Machine;
