@@ -12,6 +12,7 @@ mod admission;
 mod agent;
 mod backup;
 mod bench;
+mod class_layer;
 mod config;
 mod explain;
 mod input;
@@ -70,6 +71,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Run the node agent alone, for an existing API server
     Agent(agent::AgentArgs),
+    /// Run the QoS-class layer between a kubelet or agent and its container runtime
+    ClassLayer(class_layer::ClassLayerArgs),
     /// Run the control plane (API server, scheduler, controllers)
     Server(server::ServerArgs),
     /// Back up a control plane (online)
@@ -151,6 +154,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => node::status(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Agent(args) => agent::run_agent(args),
+        Command::ClassLayer(args) => class_layer::run_layer(args),
         Command::State(args) => state::run(args),
         Command::Version(args) => version::run(&args),
     }

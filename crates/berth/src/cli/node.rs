@@ -214,7 +214,7 @@ pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::R
 }
 
 /// Waits for SIGINT or SIGTERM.
-async fn interrupted() {
+pub(super) async fn interrupted() {
     let (stop, mut stopping) = watch::channel(false);
     let set = ctrlc::set_handler(move || {
         let _ = stop.send(true);

@@ -9,6 +9,7 @@
 
 mod access;
 mod accounts;
+mod classes;
 mod hooks;
 mod kills;
 mod life;

@@ -53,6 +53,15 @@ impl Berth {
         Berth::with(containerd, runtime, change, |_| {}).await
     }
 
+    /// Starts with an endpoint in front of the containerd.
+    pub(crate) async fn over(
+        containerd: Containerd,
+        runtime: cri::Endpoint,
+        change: impl FnOnce(&mut KubeletConfig),
+    ) -> Berth {
+        Berth::with(containerd, runtime, change, |_| {}).await
+    }
+
     /// Starts with changed settings of the control plane.
     pub(crate) async fn serving(change: impl FnOnce(&mut berth::server::Settings)) -> Berth {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
