@@ -23,9 +23,9 @@ use ::classes::hardware::{CgroupVersion, Hardware};
 use ::classes::rdt::names::{Group, Prefix};
 use ::classes::{blockio, rdt};
 use host::block_devices::BlockDevices;
-use host::cgroups::{Bound, Cgroups, IoFile, IoSettings, MemoryKnobs, Version};
+use host::cgroups::{Cgroups, IoFile, IoSettings, Version};
 use host::resctrl::{self, ControlGroup, Desired, GroupName, Resctrl, Workload};
-use host::tuning::{self, Tuning};
+use host::tuning::Tuning;
 use parking_lot::RwLock;
 use tracing::{info, warn};
 
@@ -323,7 +323,7 @@ fn tree(resctrl: &Resctrl) -> Result<rdt::Tree, ClassFilesError> {
     let groups = resctrl.control_groups().map_err(|error| ClassFilesError::Resctrl(error.into()))?;
     let mut tree = rdt::Tree::default();
     for group in groups {
-        tree.groups.insert(group.as_str().to_owned(), rdt::ControlGroup::default());
+        tree.groups.insert(group.as_str().to_owned(), Default::default());
     }
     Ok(tree)
 }
