@@ -45,7 +45,7 @@ pub fn read(text: &str) -> Result<Located, YamlError> {
         return Err(error);
     }
     match documents.into_iter().next() {
-        Some(node) => located(node, &FieldPath::root()),
+        Some(node) => from_node(node, &FieldPath::root()),
         None => Ok(Located { mark: Mark::START, value: Value::Null }),
     }
 }
@@ -71,7 +71,8 @@ fn first_document(text: &str) -> &str {
     text
 }
 
-fn located(node: yaml::Node, path: &FieldPath) -> Result<Located, YamlError> {
+/// Reads a value of a tree that is read already.
+pub fn from_node(node: yaml::Node, path: &FieldPath) -> Result<Located, YamlError> {
     let error = |mark, path: &FieldPath, text: &str| YamlError {
         mark,
         path: path.clone(),
@@ -82,7 +83,7 @@ fn located(node: yaml::Node, path: &FieldPath) -> Result<Located, YamlError> {
         yaml::Value::Scalar(scalar) => plain(scalar.text)
             .ok_or_else(|| error(node.mark, path, "the number does not fit in 64 bits"))?,
         yaml::Value::List(items) => {
-            let item = |(at, item)| located(item, &path.index(at));
+            let item = |(at, item)| from_node(item, &path.index(at));
             Value::List(items.into_iter().enumerate().map(item).collect::<Result<_, _>>()?)
         }
         yaml::Value::Map(entries) => {
@@ -100,7 +101,7 @@ fn located(node: yaml::Node, path: &FieldPath) -> Result<Located, YamlError> {
                     let problem = Problem::DuplicateKey { first };
                     return Err(YamlError { mark: entry.mark, path, problem });
                 }
-                let value = located(entry.value, &path)?;
+                let value = from_node(entry.value, &path)?;
                 fields.push(Field { name, mark: entry.mark, value });
             }
             Value::Map(fields)

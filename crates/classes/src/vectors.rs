@@ -123,7 +123,8 @@ fn sorted_log(log: &[String]) -> Vec<String> {
 }
 
 /// Returns the devices of a line of the file `sysfs`. The recorder's machines have these partitions.
-fn devices(line: &Value) -> DeviceTree {
+#[must_use]
+pub fn devices(line: &Value) -> DeviceTree {
     const PARTITIONS: &[&str] = &["sda1", "sda2", "nvme0n1p1", "vda1"];
     let mut tree = DeviceTree::default();
     for (name, node) in fields(&line["nodes"]) {

@@ -14,6 +14,7 @@ use conformance::{Options, ReplayError, run_dir, run_files};
     version,
     after_help = "Examples:\n  ./berth conformance testdata/golden\n  \
     ./berth conformance testdata/golden --show cpu_assign\n  \
+    ./berth conformance testdata/golden-classes\n  \
     ./berth conformance testdata/golden-node \\\n      \
     --container-runtime-endpoint unix:///run/containerd/containerd.sock\n\n\
     Recorded kubectl commands are run with the kubectl on the PATH and those that BERTH_KUBECTL\n\

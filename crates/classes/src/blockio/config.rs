@@ -30,8 +30,11 @@ pub struct Item {
 impl Config {
     /// Reads a file; `None` if it is empty.
     pub fn parse(text: &str) -> Result<Option<Config>, YamlError> {
-        let document = read(text)?;
-        let at = At::root(&document);
+        Config::decode(&At::root(&read(text)?))
+    }
+
+    /// Reads a file that is a value in another; `None` if it is null.
+    pub fn decode(at: &At<'_>) -> Result<Option<Config>, YamlError> {
         if at.is_null() {
             return Ok(None);
         }

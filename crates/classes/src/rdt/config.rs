@@ -73,7 +73,12 @@ pub type BandwidthShare = Vec<String>;
 impl Config {
     /// Reads a file.
     pub fn parse(text: &str) -> Result<Config, YamlError> {
-        config(&At::root(&read(text)?))
+        Config::decode(&At::root(&read(text)?))
+    }
+
+    /// Reads a file that is a value in another.
+    pub fn decode(at: &At<'_>) -> Result<Config, YamlError> {
+        config(at)
     }
 
     /// Returns all classes with their partition.

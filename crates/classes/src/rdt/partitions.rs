@@ -190,7 +190,7 @@ impl Division {
                 return Err(DivisionError::NotEnoughBits { level, id });
             }
             let last = at + 1 == percentages.len();
-            // Without a bit or a percent left, this one gets the rest, which is none.
+            // Without a bit left, there is nothing to divide.
             let width = match left * percent / total {
                 0 => left,
                 percent_left => (share * left / percent_left).max(min_bits),

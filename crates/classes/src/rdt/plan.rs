@@ -136,7 +136,7 @@ pub enum Obstacle {
     TooFewClosids { classes: usize, others: usize, needed: usize, available: u64 },
 }
 
-/// Plans a class file. Groups in `tree` with the prefix that are no class of the file are removed;
+/// Plans a class file. Groups in `tree` with the prefix but without a class in the file are removed;
 /// those with tasks only if `force` is set. Warnings are returned with an error too.
 pub fn plan(
     config: &Config,

@@ -176,15 +176,15 @@ impl Session<'_> {
             let mut same = devices.filter(|(_, device)| device.number.to_string() == number);
             same.any(|(_, device)| device.partition)
         };
-        if self.is_marked("partition-device") {
-            if let Some(oci) = class["oci"].as_object_mut() {
-                for devices in oci.values_mut().filter_map(Value::as_array_mut) {
-                    devices.retain(|device| {
-                        !partition(&format!("{}:{}", device["major"], device["minor"]))
-                    });
-                }
-                oci.retain(|_, devices| devices.as_array().is_none_or(|list| !list.is_empty()));
+        if self.is_marked("partition-device")
+            && let Some(oci) = class["oci"].as_object_mut()
+        {
+            for devices in oci.values_mut().filter_map(Value::as_array_mut) {
+                devices.retain(|device| {
+                    !partition(&format!("{}:{}", device["major"], device["minor"]))
+                });
             }
+            oci.retain(|_, devices| devices.as_array().is_none_or(|list| !list.is_empty()));
         }
         let Some(sets) = class["cgroup_writes"].as_object_mut() else { return class };
         for (set, writes) in sets.iter_mut() {

@@ -315,10 +315,10 @@ impl<'a> Session<'a> {
             "generic_annotation" => self.generic_annotation(step),
             operation => self.group_operation(operation, class, step),
         };
-        self.compare_step(&at, result, got, class);
+        self.compare_step(&at, result, &got, class);
     }
 
-    fn compare_step(&mut self, at: &str, result: &Value, got: Value, class: &str) {
+    fn compare_step(&mut self, at: &str, result: &Value, got: &Value, class: &str) {
         let mut derived = result.clone();
         if self.is_marked("lookup-path") && derived["found"] == true && !names::is_qualified(class)
         {
@@ -326,12 +326,12 @@ impl<'a> Session<'a> {
             self.expect(at, &json!(false), &got["found"]);
         }
         if self.is_marked("empty-class-creates-group") {
-            self.derive_without_empty_group(&mut derived, &got);
+            self.derive_without_empty_group(&mut derived, got);
         }
         if derived != *result {
             self.deliberate(at, result.clone(), got.clone());
         }
-        self.expect(at, &derived, &got);
+        self.expect(at, &derived, got);
     }
 
     /// Takes the group that goresctrl creates for the empty class out of a result.

@@ -1,3 +1,4 @@
 //! Integration tests of the class definitions.
 
+mod mutations;
 mod recorded;

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use classes::hardware::DeviceTree;
 use classes::vectors::{self, Machines};
 use serde_json::Value;
 
@@ -20,6 +21,10 @@ pub(crate) fn machines() -> Machines {
         machines.add(line);
     }
     machines
+}
+
+pub(crate) fn devices() -> Vec<DeviceTree> {
+    lines("sysfs").iter().map(vectors::devices).collect()
 }
 
 fn check(stem: &str, count: usize) {
