@@ -258,7 +258,9 @@ impl ClassFile {
 }
 
 impl<T> Definition<T> {
-    fn path(&self) -> Option<&str> {
+    /// Returns the path of the referenced file; `None` for a definition in the class file itself.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
         match self {
             Definition::Inline(_) => None,
             Definition::File(path) => Some(path),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use ::classes::blockio::cgroup::{self as block_io, WeightFile};
 use ::classes::class_file::{self, ClassFile, Effect};
-use ::classes::class_set::{ClassSet, ClassSetError, ClassSetWarning, Imports, Lowered};
+use ::classes::class_set::{ClassSet, ClassSetError, Imports, Lowered};
 use ::classes::hardware::{CgroupVersion, Hardware};
 use ::classes::rdt::names::{Group, Prefix};
 use ::classes::{blockio, rdt};
@@ -105,7 +105,8 @@ impl KernelClasses {
     #[must_use]
     pub fn watched_files(&self) -> Vec<PathBuf> {
         let ClassFiles { classes, rdt, blockio } = &self.files;
-        let mut files: Vec<PathBuf> = [classes, rdt, blockio].into_iter().flatten().cloned().collect();
+        let mut files: Vec<PathBuf> =
+            [classes, rdt, blockio].into_iter().flatten().cloned().collect();
         if let Some(path) = classes
             && let Ok(text) = std::fs::read_to_string(path)
             && let Ok(file) = ClassFile::parse(&text)
@@ -121,7 +122,11 @@ impl KernelClasses {
     }
 
     /// Puts one class of a cgroup in force.
-    fn put(&self, cgroup: &str, lowered: &Lowered) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn put(
+        &self,
+        cgroup: &str,
+        lowered: &Lowered,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         match lowered {
             Lowered::Rdt { group, .. } => {
                 let Some(resctrl) = self.loaded.read().resctrl.clone() else {
@@ -148,7 +153,11 @@ impl KernelClasses {
                 }
                 let left_out = self.cgroups.set_io(cgroup, &wanted, &BlockDevices::live())?;
                 for file in left_out {
-                    warn!(cgroup, file = file.name(), "the kernel has no file for a weight of the class");
+                    warn!(
+                        cgroup,
+                        file = file.name(),
+                        "the kernel has no file for a weight of the class"
+                    );
                 }
             }
             Lowered::Own(Effect::Rlimits(limits)) => {
@@ -217,11 +226,8 @@ impl Enforce for KernelClasses {
 
     fn apply(&self, subject: &Subject, classes: &Assignments) -> Result<(), EnforceError> {
         for (resource, class) in classes {
-            let failed = |source| EnforceError {
-                resource: resource.clone(),
-                class: class.clone(),
-                source,
-            };
+            let failed =
+                |source| EnforceError { resource: resource.clone(), class: class.clone(), source };
             let Some(lowered) = self.lowered(resource, class) else {
                 return Err(failed("the class is no longer defined".into()));
             };
@@ -231,7 +237,11 @@ impl Enforce for KernelClasses {
                 // The sandbox's own cgroup is inside the pod's.
                 Level::Pod => match cgroup.rsplit_once('/') {
                     Some((pod, _)) if !pod.is_empty() => pod.to_owned(),
-                    _ => return Err(failed(format!("cgroup {cgroup} is not inside a pod's").into())),
+                    _ => {
+                        return Err(failed(
+                            format!("cgroup {cgroup} is not inside a pod's").into(),
+                        ));
+                    }
                 },
             };
             self.put(&cgroup, &lowered).map_err(failed)?;
@@ -252,7 +262,7 @@ fn load(files: &ClassFiles, cgroups: &Cgroups) -> Result<Loaded, ClassFilesError
     let tree = resctrl.as_ref().map(tree).transpose()?.unwrap_or_default();
     let (set, warnings) = ClassSet::build(&file, &imports, &hardware, &tree, &prefix);
     for warning in &warnings {
-        warn!(warning = %shown_warning(warning), "a part of the class files has no effect");
+        warn!(%warning, "a part of the class files has no effect");
     }
     let set = set.map_err(|errors| {
         ClassFilesError::Machine(errors.iter().map(ClassSetError::to_string).collect())
@@ -260,9 +270,7 @@ fn load(files: &ClassFiles, cgroups: &Cgroups) -> Result<Loaded, ClassFilesError
     if let (Some(resctrl), Some(plan)) = (&resctrl, &set.rdt_plan) {
         let desired =
             Desired::of_plan(plan).map_err(|error| ClassFilesError::Resctrl(error.into()))?;
-        resctrl
-            .apply(cgroups, &desired)
-            .map_err(|error| ClassFilesError::Resctrl(error.into()))?;
+        resctrl.apply(cgroups, &desired).map_err(|error| ClassFilesError::Resctrl(error.into()))?;
     }
     let catalog = catalog(&set);
     info!(resources = set.resources.len(), "loaded QoS classes");
@@ -272,10 +280,6 @@ fn load(files: &ClassFiles, cgroups: &Cgroups) -> Result<Loaded, ClassFilesError
         hardware: Arc::new(hardware),
         resctrl,
     })
-}
-
-fn shown_warning(warning: &ClassSetWarning) -> String {
-    warning.to_string()
 }
 
 fn catalog(set: &ClassSet) -> ClassCatalog {
@@ -320,7 +324,8 @@ fn observe(cgroups: &Cgroups, resctrl: Option<&Resctrl>) -> Hardware {
 
 /// Returns the groups that exist, for the number of control groups that are left.
 fn tree(resctrl: &Resctrl) -> Result<rdt::Tree, ClassFilesError> {
-    let groups = resctrl.control_groups().map_err(|error| ClassFilesError::Resctrl(error.into()))?;
+    let groups =
+        resctrl.control_groups().map_err(|error| ClassFilesError::Resctrl(error.into()))?;
     let mut tree = rdt::Tree::default();
     for group in groups {
         tree.groups.insert(group.as_str().to_owned(), Default::default());
@@ -336,9 +341,8 @@ fn read_files(files: &ClassFiles) -> Result<(ClassFile, Imports), ClassFilesErro
     let (mut rdt, mut blockio) = (files.rdt.clone(), files.blockio.clone());
     let mut file = ClassFile::default();
     if let Some(path) = &files.classes {
-        file = ClassFile::parse(&read(path)?).map_err(|errors| {
-            invalid(path, errors.iter().map(ToString::to_string).collect())
-        })?;
+        file = ClassFile::parse(&read(path)?)
+            .map_err(|errors| invalid(path, errors.iter().map(ToString::to_string).collect()))?;
         let referenced = |definition: Option<&str>| definition.map(|named| beside(path, named));
         rdt = rdt.or(referenced(file.rdt.as_ref().and_then(|of| of.definition.path())));
         blockio = blockio.or(referenced(file.blockio.as_ref().and_then(|of| of.definition.path())));

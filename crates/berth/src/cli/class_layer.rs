@@ -130,7 +130,11 @@ async fn check(classes: Arc<KernelClasses>, layer: ClassLayer) {
                     info!("the container runtime responds again");
                 }
                 for (id, status) in failures {
-                    warn!(id, error = status.message(), "failed to put classes in force; will retry");
+                    warn!(
+                        id,
+                        error = status.message(),
+                        "failed to put classes in force; will retry"
+                    );
                 }
             }
             Err(error) => {

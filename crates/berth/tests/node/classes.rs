@@ -188,7 +188,8 @@ async fn changed_class_file_is_read_again_unless_it_has_an_error() {
     };
     advertised(&berth, |found| names(found) == ["example.com/files", "example.com/latency"]).await;
     layer.write_classes("kind: ClassFile\nresources: 5\n");
-    let more = format!("{CLASSES}- name: example.com/more\n  classes: [{{name: x, memory: {{}}}}]\n");
+    let more =
+        format!("{CLASSES}- name: example.com/more\n  classes: [{{name: x, memory: {{}}}}]\n");
     let more = more.replace("memory: {}", "scheduling: {policy: SCHED_IDLE}");
     layer.write_classes(&more);
     advertised(&berth, |found| {
@@ -204,7 +205,13 @@ fn class_file_with_errors_is_refused_with_line_and_field() {
     let file = directory.path().join("classes.yaml");
     std::fs::write(&file, CLASSES.replace("soft: 100", "soft: many")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_berth"))
-        .args(["class-layer", "--runtime", "unix:///none.sock", "--listen", "unix:///none-either.sock"])
+        .args([
+            "class-layer",
+            "--runtime",
+            "unix:///none.sock",
+            "--listen",
+            "unix:///none-either.sock",
+        ])
         .arg("--classes")
         .arg(&file)
         .output()
