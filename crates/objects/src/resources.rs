@@ -12,6 +12,19 @@ pub const MEMORY: &str = "memory";
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
+/// The names of compute resources in quotas. Those without a prefix are requests.
+pub(crate) const QUOTA_COMPUTE: [&str; 9] = [
+    CPU,
+    MEMORY,
+    EPHEMERAL_STORAGE,
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+];
+
 /// Resource name → amount.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
@@ -19,6 +32,11 @@ pub type ResourceList = BTreeMap<String, Quantity>;
 #[must_use]
 pub fn is_huge_pages(name: &str) -> bool {
     name.starts_with(HUGEPAGES_PREFIX)
+}
+
+/// Reports whether a quota of this name bounds huge pages.
+pub(crate) fn is_quota_huge_pages(name: &str) -> bool {
+    is_huge_pages(name.strip_prefix("requests.").unwrap_or(name))
 }
 
 /// The page size of a huge-pages resource in bytes.

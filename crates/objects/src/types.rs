@@ -54,17 +54,16 @@ impl Object for Value {
     }
 }
 
-/// Declares a structure with its readers and writers. After `=>` are the name of the field in JSON and
-/// other spellings that are read.
-/// Fields marked `always` are written even if they are zero, those marked `nullable` as `null` if they
-/// are empty.
-macro_rules! object {
-    (
+/// Declares structures with their readers and writers. After `=>` are the name of the field in JSON and
+/// other spellings that are read. Fields marked `always` are written even if they are zero, those marked
+/// `nullable` as `null` if they are empty.
+macro_rules! objects {
+    ($(
         $(#[$doc:meta])*
         pub struct $name:ident $(: $object:ident)? {
             $($field:ident: $type:ty => $wire:literal $(| $alias:literal)* $($presence:ident)?,)*
         }
-    ) => {
+    )*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         pub struct $name {
@@ -124,9 +123,9 @@ macro_rules! object {
                 &self.metadata.resource_version
             }
         })?
-    };
+    )*};
 }
-use object;
+use objects;
 
 /// The metadata of an object of any kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Deserialize)]

@@ -7,7 +7,9 @@ use serde_json::Value;
 use crate::catalog::Resource;
 use crate::pod::resources::{Side, read_list as amounts};
 use crate::quantity::{Format, Quantity};
-use crate::resources::{ResourceList, is_extended, is_huge_pages, is_native};
+use crate::resources::{
+    QUOTA_COMPUTE, ResourceList, is_extended, is_huge_pages, is_native, is_quota_huge_pages,
+};
 use crate::timestamp::Timestamp;
 use crate::totals::{self, With};
 
@@ -15,20 +17,6 @@ use crate::totals::{self, With};
 /// before QoS classes, and kept it.
 const MUST_SPECIFY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
-
-const OF_PODS: [&str; 11] = [
-    "count/pods",
-    "pods",
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-];
 
 /// Core kinds that can be counted by their bare name.
 const COUNTED_BARE: [&str; 4] =
@@ -55,9 +43,9 @@ fn count_name(resource: &Resource) -> String {
 pub(super) fn is_of(resource: &Resource, name: &str) -> bool {
     if is_pod(resource) {
         let is_vendors = name.starts_with("requests.") && !is_native(name);
-        return OF_PODS.contains(&name)
-            || is_huge_pages(name)
-            || name.starts_with("requests.hugepages-")
+        return matches!(name, "pods" | "count/pods")
+            || QUOTA_COMPUTE.contains(&name)
+            || is_quota_huge_pages(name)
             || is_vendors;
     }
     let counts = name.strip_prefix("count/").is_some_and(|counted| counted == resource.qualified());

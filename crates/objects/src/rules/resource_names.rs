@@ -3,7 +3,10 @@
 use super::checks::{NOT_NEGATIVE, quantity};
 use super::names::{self, label_key_problems};
 use crate::cursor::{Causes, Cursor};
-use crate::resources::{is_extended, is_huge_pages, is_native};
+use crate::resources::{
+    CPU, EPHEMERAL_STORAGE, MEMORY, QUOTA_COMPUTE, is_extended, is_huge_pages, is_native,
+    is_quota_huge_pages,
+};
 
 /// Resources that are counted in whole objects.
 const COUNTED: [&str; 9] = [
@@ -18,32 +21,24 @@ const COUNTED: [&str; 9] = [
     "services.loadbalancers",
 ];
 
-const COMPUTE: [&str; 10] = [
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "requests.storage",
-];
-
-const CONTAINER: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-
-fn is_quota_huge_pages(name: &str) -> bool {
-    is_huge_pages(name) || name.starts_with("requests.hugepages-")
-}
+const CONTAINER: [&str; 3] = [CPU, MEMORY, EPHEMERAL_STORAGE];
 
 /// Reports whether a quota can use the name without an API group.
 pub(super) fn is_standard_quota(name: &str) -> bool {
-    COUNTED.contains(&name) || COMPUTE.contains(&name) || is_quota_huge_pages(name)
+    COUNTED.contains(&name)
+        || QUOTA_COMPUTE.contains(&name)
+        || name == "requests.storage"
+        || is_quota_huge_pages(name)
 }
 
-fn is_standard(name: &str) -> bool {
+/// Reports whether a name without a domain is valid somewhere.
+pub(super) fn is_standard(name: &str) -> bool {
     is_standard_quota(name) || name == "storage"
+}
+
+/// Reports whether a resource is counted in whole units.
+pub(super) fn is_whole(name: &str) -> bool {
+    COUNTED.contains(&name) || is_extended(name)
 }
 
 /// Reports whether quotas of a scope can bound the resource.
@@ -100,8 +95,7 @@ pub(super) fn amount(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     if amount.is_negative() {
         causes.invalid(at, NOT_NEGATIVE);
     }
-    let in_pieces = COUNTED.contains(&name) || is_extended(name);
-    if in_pieces && amount.milli_value() % 1000 != 0 {
+    if is_whole(name) && amount.milli_value() % 1000 != 0 {
         causes.invalid(at, "must be an integer");
     }
 }

@@ -4,16 +4,14 @@
 
 use super::*;
 
-object! {
+objects! {
     /// Maintains a number of identical pods; usually created by a deployment.
     pub struct ReplicaSet: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: ReplicaSetSpec => "spec" always,
         status: ReplicaSetStatus => "status" always,
     }
-}
 
-object! {
     /// Specification of a replica set.
     pub struct ReplicaSetSpec {
         replicas: Option<i32> => "replicas",
@@ -21,9 +19,7 @@ object! {
         selector: Option<Box<LabelSelector>> => "selector" always,
         template: PodTemplateSpec => "template" always,
     }
-}
 
-object! {
     /// Most recently observed status of a replica set.
     pub struct ReplicaSetStatus {
         replicas: i32 => "replicas" always,
@@ -34,9 +30,7 @@ object! {
         observed_generation: i64 => "observedGeneration",
         conditions: Vec<ReplicaSetCondition> => "conditions",
     }
-}
 
-object! {
     /// Observed condition of a replica set.
     pub struct ReplicaSetCondition {
         kind: String => "type" always,

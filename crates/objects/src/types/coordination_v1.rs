@@ -4,15 +4,13 @@
 
 use super::*;
 
-object! {
+objects! {
     /// A lease, for node heartbeats and leader election.
     pub struct Lease: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: LeaseSpec => "spec" always,
     }
-}
 
-object! {
     /// Specification of a lease.
     pub struct LeaseSpec {
         holder_identity: Option<String> => "holderIdentity",

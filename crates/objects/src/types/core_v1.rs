@@ -4,24 +4,20 @@
 
 use super::*;
 
-object! {
+objects! {
     /// A group of containers that run together on one node.
     pub struct Pod: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: PodSpec => "spec" always,
         status: PodStatus => "status" always,
     }
-}
 
-object! {
     /// Template from which a controller creates pods.
     pub struct PodTemplateSpec {
         metadata: ObjectMeta => "metadata" always,
         spec: PodSpec => "spec" always,
     }
-}
 
-object! {
     /// Specification of a pod.
     pub struct PodSpec {
         volumes: Vec<Volume> => "volumes",
@@ -69,86 +65,64 @@ object! {
         eviction_responders: Vec<EvictionResponder> => "evictionResponders",
         qos_resources: Vec<QOSResourceRequest> => "qosResources",
     }
-}
 
-object! {
     /// Operating system of a pod.
     pub struct PodOS {
         name: String => "name" always,
     }
-}
 
-object! {
     /// An additional condition for the readiness of a pod.
     pub struct PodReadinessGate {
         condition_type: String => "conditionType" always,
     }
-}
 
-object! {
     /// A gate that blocks scheduling of a pod.
     pub struct PodSchedulingGate {
         name: String => "name" always,
     }
-}
 
-object! {
     /// Reference to the group of a pod.
     pub struct PodSchedulingGroup {
         pod_group_name: Option<String> => "podGroupName",
     }
-}
 
-object! {
     /// A responder that acts when an eviction of a pod is requested.
     pub struct EvictionResponder {
         name: String => "name" always,
         priority: Option<i32> => "priority",
     }
-}
 
-object! {
     /// A resource claim with a name that containers can refer to. Exactly one of the other fields is set.
     pub struct PodResourceClaim {
         name: String => "name" always,
         resource_claim_name: Option<String> => "resourceClaimName",
         resource_claim_template_name: Option<String> => "resourceClaimTemplateName",
     }
-}
 
-object! {
     /// DNS parameters, merged with those of dnsPolicy.
     pub struct PodDNSConfig {
         nameservers: Vec<String> => "nameservers",
         searches: Vec<String> => "searches",
         options: Vec<PodDNSConfigOption> => "options",
     }
-}
 
-object! {
     /// One option of the resolver.
     pub struct PodDNSConfigOption {
         name: String => "name",
         value: Option<String> => "value",
     }
-}
 
-object! {
     /// One line of the hosts file.
     pub struct HostAlias {
         ip: String => "ip" always,
         hostnames: Vec<String> => "hostnames",
     }
-}
 
-object! {
     /// Reference to an object in the same namespace.
     pub struct LocalObjectReference {
         name: String => "name",
     }
-}
 
-object! {
     /// Security settings of a pod. Those of a container take precedence.
     pub struct PodSecurityContext {
         se_linux_options: Option<Box<SELinuxOptions>> => "seLinuxOptions",
@@ -165,9 +139,7 @@ object! {
         app_armor_profile: Option<Box<AppArmorProfile>> => "appArmorProfile",
         se_linux_change_policy: Option<String> => "seLinuxChangePolicy",
     }
-}
 
-object! {
     /// Security settings of a container. They take precedence over those of the pod.
     pub struct SecurityContext {
         capabilities: Option<Box<Capabilities>> => "capabilities",
@@ -183,17 +155,13 @@ object! {
         seccomp_profile: Option<Box<SeccompProfile>> => "seccompProfile",
         app_armor_profile: Option<Box<AppArmorProfile>> => "appArmorProfile",
     }
-}
 
-object! {
     /// Linux capabilities added to and dropped from the runtime's default set.
     pub struct Capabilities {
         add: Vec<String> => "add",
         drop: Vec<String> => "drop",
     }
-}
 
-object! {
     /// Parts of an SELinux label.
     pub struct SELinuxOptions {
         user: String => "user",
@@ -201,25 +169,19 @@ object! {
         kind: String => "type",
         level: String => "level",
     }
-}
 
-object! {
     /// A seccomp profile.
     pub struct SeccompProfile {
         kind: String => "type" always,
         localhost_profile: Option<String> => "localhostProfile",
     }
-}
 
-object! {
     /// An AppArmor profile.
     pub struct AppArmorProfile {
         kind: String => "type" always,
         localhost_profile: Option<String> => "localhostProfile",
     }
-}
 
-object! {
     /// Security settings for Windows containers.
     pub struct WindowsSecurityContextOptions {
         gmsa_credential_spec_name: Option<String> => "gmsaCredentialSpecName",
@@ -227,17 +189,13 @@ object! {
         run_as_user_name: Option<String> => "runAsUserName",
         host_process: Option<bool> => "hostProcess",
     }
-}
 
-object! {
     /// One kernel parameter.
     pub struct Sysctl {
         name: String => "name" always,
         value: String => "value" always,
     }
-}
 
-object! {
     /// A container of a pod.
     pub struct Container {
         name: String => "name" always,
@@ -267,9 +225,7 @@ object! {
         tty: bool => "tty",
         target_container_name: String => "targetContainerName",
     }
-}
 
-object! {
     /// A port of a container.
     pub struct ContainerPort {
         name: String => "name",
@@ -278,18 +234,14 @@ object! {
         protocol: String => "protocol",
         host_ip: String => "hostIP",
     }
-}
 
-object! {
     /// One environment variable.
     pub struct EnvVar {
         name: String => "name" always,
         value: String => "value",
         value_from: Option<Box<EnvVarSource>> => "valueFrom",
     }
-}
 
-object! {
     /// Source of a variable's value; exactly one field is set.
     pub struct EnvVarSource {
         field_ref: Option<Box<ObjectFieldSelector>> => "fieldRef",
@@ -298,44 +250,34 @@ object! {
         secret_key_ref: Option<Box<SecretKeySelector>> => "secretKeyRef",
         file_key_ref: Option<Box<FileKeySelector>> => "fileKeyRef",
     }
-}
 
-object! {
     /// A field of the pod.
     pub struct ObjectFieldSelector {
         api_version: String => "apiVersion",
         field_path: String => "fieldPath" always,
     }
-}
 
-object! {
     /// A limit or request of a container.
     pub struct ResourceFieldSelector {
         container_name: String => "containerName",
         resource: String => "resource" always,
         divisor: Quantity => "divisor" always,
     }
-}
 
-object! {
     /// An entry of a ConfigMap.
     pub struct ConfigMapKeySelector {
         name: String => "name",
         key: String => "key" always,
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// An entry of a Secret.
     pub struct SecretKeySelector {
         name: String => "name",
         key: String => "key" always,
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// A variable in a file of a volume.
     pub struct FileKeySelector {
         volume_name: String => "volumeName" always,
@@ -343,34 +285,26 @@ object! {
         key: String => "key" always,
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// A source of environment variables.
     pub struct EnvFromSource {
         prefix: String => "prefix",
         config_map_ref: Option<Box<ConfigMapEnvSource>> => "configMapRef",
         secret_ref: Option<Box<SecretEnvSource>> => "secretRef",
     }
-}
 
-object! {
     /// A ConfigMap whose entries become variables.
     pub struct ConfigMapEnvSource {
         name: String => "name",
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// A Secret whose entries become variables.
     pub struct SecretEnvSource {
         name: String => "name",
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// Compute resource requirements of a container or pod.
     pub struct ResourceRequirements {
         limits: ResourceList => "limits",
@@ -378,49 +312,37 @@ object! {
         claims: Vec<ResourceClaim> => "claims",
         qos_resources: Vec<QOSResourceRequest> => "qosResources",
     }
-}
 
-object! {
     /// Request of a container for one class of a QoS resource.
     pub struct QOSResourceRequest {
         name: String => "name" always,
         class: String => "class" always,
     }
-}
 
-object! {
     /// Reference to a claim of the pod.
     pub struct ResourceClaim {
         name: String => "name" always,
         request: String => "request",
     }
-}
 
-object! {
     /// Restart policy for a resize of one resource.
     pub struct ContainerResizePolicy {
         resource_name: String => "resourceName" always,
         restart_policy: String => "restartPolicy" always,
     }
-}
 
-object! {
     /// Action for certain exit codes of a container.
     pub struct ContainerRestartRule {
         action: String => "action",
         exit_codes: Option<Box<ContainerRestartRuleOnExitCodes>> => "exitCodes",
     }
-}
 
-object! {
     /// A set of exit codes.
     pub struct ContainerRestartRuleOnExitCodes {
         operator: String => "operator",
         values: Vec<i32> => "values",
     }
-}
 
-object! {
     /// A volume mounted into a container.
     pub struct VolumeMount {
         name: String => "name" always,
@@ -432,17 +354,13 @@ object! {
         sub_path_expr: String => "subPathExpr",
         bind_mount_options: Vec<String> => "bindMountOptions",
     }
-}
 
-object! {
     /// A block device of a container.
     pub struct VolumeDevice {
         name: String => "name" always,
         device_path: String => "devicePath" always,
     }
-}
 
-object! {
     /// A periodic check of a container; exactly one of exec, httpGet, tcpSocket and grpc is set.
     pub struct Probe {
         exec: Option<Box<ExecAction>> => "exec",
@@ -456,16 +374,12 @@ object! {
         failure_threshold: i32 => "failureThreshold",
         termination_grace_period_seconds: Option<i64> => "terminationGracePeriodSeconds",
     }
-}
 
-object! {
     /// Runs a command in the container.
     pub struct ExecAction {
         command: Vec<String> => "command",
     }
-}
 
-object! {
     /// Sends an HTTP request.
     pub struct HTTPGetAction {
         path: String => "path",
@@ -475,50 +389,38 @@ object! {
         http_headers: Vec<HTTPHeader> => "httpHeaders",
         protocol: Option<String> => "protocol",
     }
-}
 
-object! {
     /// One HTTP header.
     pub struct HTTPHeader {
         name: String => "name" always,
         value: String => "value" always,
     }
-}
 
-object! {
     /// Opens a TCP connection.
     pub struct TCPSocketAction {
         port: IntOrString => "port" always,
         host: String => "host",
     }
-}
 
-object! {
     /// Calls the gRPC health service.
     pub struct GRPCAction {
         port: i32 => "port" always,
         service: Option<String> => "service" always,
         mode: Option<String> => "mode",
     }
-}
 
-object! {
     /// Pauses the container.
     pub struct SleepAction {
         seconds: i64 => "seconds" always,
     }
-}
 
-object! {
     /// Lifecycle hooks of a container.
     pub struct Lifecycle {
         post_start: Option<Box<LifecycleHandler>> => "postStart",
         pre_stop: Option<Box<LifecycleHandler>> => "preStop",
         stop_signal: Option<String> => "stopSignal",
     }
-}
 
-object! {
     /// Action of a hook; exactly one field is set.
     pub struct LifecycleHandler {
         exec: Option<Box<ExecAction>> => "exec",
@@ -526,66 +428,50 @@ object! {
         tcp_socket: Option<Box<TCPSocketAction>> => "tcpSocket",
         sleep: Option<Box<SleepAction>> => "sleep",
     }
-}
 
-object! {
     /// Affinity rules of a pod.
     pub struct Affinity {
         node_affinity: Option<Box<NodeAffinity>> => "nodeAffinity",
         pod_affinity: Option<Box<PodAffinity>> => "podAffinity",
         pod_anti_affinity: Option<Box<PodAffinity>> => "podAntiAffinity",
     }
-}
 
-object! {
     /// Node affinity rules of a pod.
     pub struct NodeAffinity {
         required_during_scheduling_ignored_during_execution: Option<Box<NodeSelector>> => "requiredDuringSchedulingIgnoredDuringExecution",
         preferred_during_scheduling_ignored_during_execution: Vec<PreferredSchedulingTerm> => "preferredDuringSchedulingIgnoredDuringExecution",
     }
-}
 
-object! {
     /// Selects nodes that match any of the terms.
     pub struct NodeSelector {
         node_selector_terms: Vec<NodeSelectorTerm> => "nodeSelectorTerms" nullable,
     }
-}
 
-object! {
     /// Requirements on a node that must all be met; an empty term matches no node.
     pub struct NodeSelectorTerm {
         match_expressions: Vec<NodeSelectorRequirement> => "matchExpressions",
         match_fields: Vec<NodeSelectorRequirement> => "matchFields",
     }
-}
 
-object! {
     /// A requirement on one label or field of a node.
     pub struct NodeSelectorRequirement {
         key: String => "key" always,
         operator: String => "operator" always,
         values: Vec<String> => "values",
     }
-}
 
-object! {
     /// A preference for nodes and its weight.
     pub struct PreferredSchedulingTerm {
         weight: i32 => "weight" always,
         preference: NodeSelectorTerm => "preference" always,
     }
-}
 
-object! {
     /// Pod affinity rules.
     pub struct PodAffinity {
         required_during_scheduling_ignored_during_execution: Vec<PodAffinityTerm> => "requiredDuringSchedulingIgnoredDuringExecution",
         preferred_during_scheduling_ignored_during_execution: Vec<WeightedPodAffinityTerm> => "preferredDuringSchedulingIgnoredDuringExecution",
     }
-}
 
-object! {
     /// A set of pods and a topology key.
     pub struct PodAffinityTerm {
         label_selector: Option<Box<LabelSelector>> => "labelSelector",
@@ -595,17 +481,13 @@ object! {
         match_label_keys: Vec<String> => "matchLabelKeys",
         mismatch_label_keys: Vec<String> => "mismatchLabelKeys",
     }
-}
 
-object! {
     /// A preference for pods and its weight.
     pub struct WeightedPodAffinityTerm {
         weight: i32 => "weight" always,
         pod_affinity_term: PodAffinityTerm => "podAffinityTerm" always,
     }
-}
 
-object! {
     /// Repels pods that do not tolerate it from a node.
     pub struct Taint {
         key: String => "key" always,
@@ -613,9 +495,7 @@ object! {
         effect: String => "effect" always,
         time_added: Option<Time> => "timeAdded",
     }
-}
 
-object! {
     /// Taints that a pod tolerates.
     pub struct Toleration {
         key: String => "key",
@@ -624,9 +504,7 @@ object! {
         effect: String => "effect",
         toleration_seconds: Option<i64> => "tolerationSeconds",
     }
-}
 
-object! {
     /// Constraint on spreading pods over topology domains.
     pub struct TopologySpreadConstraint {
         max_skew: i32 => "maxSkew" always,
@@ -638,9 +516,7 @@ object! {
         node_taints_policy: Option<String> => "nodeTaintsPolicy",
         match_label_keys: Vec<String> => "matchLabelKeys",
     }
-}
 
-object! {
     /// Most recently observed status of a pod.
     pub struct PodStatus {
         observed_generation: i64 => "observedGeneration",
@@ -667,9 +543,7 @@ object! {
         volume_health: Vec<PodVolumeHealth> => "volumeHealth",
         qos_resources: Vec<QOSResourceRequest> => "qosResources",
     }
-}
 
-object! {
     /// Observed condition of a pod.
     pub struct PodCondition {
         kind: String => "type" always,
@@ -680,23 +554,17 @@ object! {
         reason: String => "reason",
         message: String => "message",
     }
-}
 
-object! {
     /// An address of a node.
     pub struct HostIP {
         ip: String => "ip" always,
     }
-}
 
-object! {
     /// An address of a pod.
     pub struct PodIP {
         ip: String => "ip" always,
     }
-}
 
-object! {
     /// Most recently observed status of a container.
     pub struct ContainerStatus {
         name: String => "name" always,
@@ -716,33 +584,25 @@ object! {
         stop_signal: Option<String> => "stopSignal",
         qos_resources: Vec<QOSResourceRequest> => "qosResources",
     }
-}
 
-object! {
     /// State of a container; one field is set, waiting if none.
     pub struct ContainerState {
         waiting: Option<Box<ContainerStateWaiting>> => "waiting",
         running: Option<Box<ContainerStateRunning>> => "running",
         terminated: Option<Box<ContainerStateTerminated>> => "terminated",
     }
-}
 
-object! {
     /// A container that does not run yet.
     pub struct ContainerStateWaiting {
         reason: String => "reason",
         message: String => "message",
     }
-}
 
-object! {
     /// A running container.
     pub struct ContainerStateRunning {
         started_at: Option<Time> => "startedAt" always,
     }
-}
 
-object! {
     /// A terminated container.
     pub struct ContainerStateTerminated {
         exit_code: i32 => "exitCode" always,
@@ -753,25 +613,19 @@ object! {
         finished_at: Option<Time> => "finishedAt" always,
         container_id: String => "containerID",
     }
-}
 
-object! {
     /// User of a container's first process.
     pub struct ContainerUser {
         linux: Option<Box<LinuxContainerUser>> => "linux",
     }
-}
 
-object! {
     /// User and groups of a process on Linux.
     pub struct LinuxContainerUser {
         uid: i64 => "uid" always,
         gid: i64 => "gid" always,
         supplemental_groups: Vec<i64> => "supplementalGroups",
     }
-}
 
-object! {
     /// Status of a volume mount.
     pub struct VolumeMountStatus {
         name: String => "name" always,
@@ -780,65 +634,49 @@ object! {
         recursive_read_only: Option<String> => "recursiveReadOnly",
         volume_status: Option<Box<VolumeStatus>> => "volumeStatus",
     }
-}
 
-object! {
     /// Status that is specific to a type of volume; at most one field is set.
     pub struct VolumeStatus {
         image: Option<Box<ImageVolumeStatus>> => "image",
     }
-}
 
-object! {
     /// An image mounted as a volume.
     pub struct ImageVolumeStatus {
         image_ref: String => "imageRef" always,
     }
-}
 
-object! {
     /// Health of devices of one resource.
     pub struct ResourceStatus {
         name: String => "name" always,
         resources: Vec<ResourceHealth> => "resources",
     }
-}
 
-object! {
     /// Health of one device.
     pub struct ResourceHealth {
         resource_id: String => "resourceID" always,
         health: String => "health",
         message: Option<String> => "message",
     }
-}
 
-object! {
     /// A claim of a pod.
     pub struct PodResourceClaimStatus {
         name: String => "name" always,
         resource_claim_name: Option<String> => "resourceClaimName",
     }
-}
 
-object! {
     /// Claim that was created for extended resources of a pod.
     pub struct PodExtendedResourceClaimStatus {
         request_mappings: Vec<ContainerExtendedResourceRequest> => "requestMappings" nullable,
         resource_claim_name: String => "resourceClaimName" always,
     }
-}
 
-object! {
     /// Maps an extended resource of a container to a request of a claim.
     pub struct ContainerExtendedResourceRequest {
         container_name: String => "containerName" always,
         resource_name: String => "resourceName" always,
         request_name: String => "requestName" always,
     }
-}
 
-object! {
     /// Node allocatable resources that one claim uses.
     pub struct NodeAllocatableResourceClaimStatus {
         resource_claim_name: String => "resourceClaimName" always,
@@ -846,44 +684,34 @@ object! {
         mapping: Vec<NodeAllocatableMappedResources> => "mapping",
         overhead: Vec<NodeAllocatableOverheadResources> => "overhead",
     }
-}
 
-object! {
     /// An amount of a resource that devices represent.
     pub struct NodeAllocatableMappedResources {
         name: String => "name" always,
         quantity: Quantity => "quantity" always,
     }
-}
 
-object! {
     /// Overhead of using devices.
     pub struct NodeAllocatableOverheadResources {
         name: String => "name" always,
         per_pod: Option<Quantity> => "perPod",
         per_container: Option<Quantity> => "perContainer",
     }
-}
 
-object! {
     /// Health of one volume of a pod.
     pub struct PodVolumeHealth {
         name: String => "name" always,
         health_conditions: Vec<VolumeHealthCondition> => "healthConditions",
         last_transition_time: Option<Time> => "lastTransitionTime",
     }
-}
 
-object! {
     /// A health problem of a volume.
     pub struct VolumeHealthCondition {
         status: String => "status" always,
         reason: String => "reason" always,
         message: String => "message",
     }
-}
 
-object! {
     /// A volume of a pod. One source is set; without any it is an emptyDir.
     pub struct Volume {
         name: String => "name" always,
@@ -918,26 +746,20 @@ object! {
         ephemeral: Option<Box<EphemeralVolumeSource>> => "ephemeral",
         image: Option<Box<ImageVolumeSource>> => "image",
     }
-}
 
-object! {
     /// A file or directory of the node.
     pub struct HostPathVolumeSource {
         path: String => "path" always,
         kind: Option<String> => "type",
     }
-}
 
-object! {
     /// An empty directory with the lifetime of the pod.
     pub struct EmptyDirVolumeSource {
         medium: String => "medium",
         size_limit: Option<Quantity> => "sizeLimit",
         mode: Option<i32> => "mode",
     }
-}
 
-object! {
     /// A Google Compute Engine disk.
     pub struct GCEPersistentDiskVolumeSource {
         pd_name: String => "pdName" always,
@@ -945,9 +767,7 @@ object! {
         partition: i32 => "partition",
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// An Amazon EBS volume.
     pub struct AWSElasticBlockStoreVolumeSource {
         volume_id: String => "volumeID" always,
@@ -955,18 +775,14 @@ object! {
         partition: i32 => "partition",
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A git repository at a revision.
     pub struct GitRepoVolumeSource {
         repository: String => "repository" always,
         revision: String => "revision",
         directory: String => "directory",
     }
-}
 
-object! {
     /// The entries of a Secret as files.
     pub struct SecretVolumeSource {
         secret_name: String => "secretName",
@@ -975,9 +791,7 @@ object! {
         optional: Option<bool> => "optional",
         default_user: Option<i64> => "defaultUser",
     }
-}
 
-object! {
     /// The entries of a ConfigMap as files.
     pub struct ConfigMapVolumeSource {
         name: String => "name",
@@ -986,9 +800,7 @@ object! {
         optional: Option<bool> => "optional",
         default_user: Option<i64> => "defaultUser",
     }
-}
 
-object! {
     /// Maps an entry to a file.
     pub struct KeyToPath {
         key: String => "key" always,
@@ -996,18 +808,14 @@ object! {
         mode: Option<i32> => "mode",
         user: Option<i64> => "user",
     }
-}
 
-object! {
     /// A directory of an NFS server.
     pub struct NFSVolumeSource {
         server: String => "server" always,
         path: String => "path" always,
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// An iSCSI disk.
     pub struct ISCSIVolumeSource {
         target_portal: String => "targetPortal" always,
@@ -1022,26 +830,20 @@ object! {
         secret_ref: Option<Box<LocalObjectReference>> => "secretRef",
         initiator_name: Option<String> => "initiatorName",
     }
-}
 
-object! {
     /// A Glusterfs volume.
     pub struct GlusterfsVolumeSource {
         endpoints: String => "endpoints" always,
         path: String => "path" always,
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A reference to a PersistentVolumeClaim.
     pub struct PersistentVolumeClaimVolumeSource {
         claim_name: String => "claimName" always,
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A Ceph block device.
     pub struct RBDVolumeSource {
         monitors: Vec<String> => "monitors" nullable,
@@ -1053,9 +855,7 @@ object! {
         secret_ref: Option<Box<LocalObjectReference>> => "secretRef",
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A volume mounted by a FlexVolume driver.
     pub struct FlexVolumeSource {
         driver: String => "driver" always,
@@ -1064,9 +864,7 @@ object! {
         read_only: bool => "readOnly",
         options: BTreeMap<String, String> => "options",
     }
-}
 
-object! {
     /// An OpenStack Cinder volume.
     pub struct CinderVolumeSource {
         volume_id: String => "volumeID" always,
@@ -1074,9 +872,7 @@ object! {
         read_only: bool => "readOnly",
         secret_ref: Option<Box<LocalObjectReference>> => "secretRef",
     }
-}
 
-object! {
     /// A Ceph file system.
     pub struct CephFSVolumeSource {
         monitors: Vec<String> => "monitors" nullable,
@@ -1086,26 +882,20 @@ object! {
         secret_ref: Option<Box<LocalObjectReference>> => "secretRef",
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A Flocker volume; one of the fields is set.
     pub struct FlockerVolumeSource {
         dataset_name: String => "datasetName",
         dataset_uuid: String => "datasetUUID",
     }
-}
 
-object! {
     /// Fields of the pod as files.
     pub struct DownwardAPIVolumeSource {
         items: Vec<DownwardAPIVolumeFile> => "items",
         default_mode: Option<i32> => "defaultMode",
         default_user: Option<i64> => "defaultUser",
     }
-}
 
-object! {
     /// A file with a field of the pod.
     pub struct DownwardAPIVolumeFile {
         path: String => "path" always,
@@ -1114,9 +904,7 @@ object! {
         mode: Option<i32> => "mode",
         user: Option<i64> => "user",
     }
-}
 
-object! {
     /// A Fibre Channel disk.
     pub struct FCVolumeSource {
         target_wwns: Vec<String> => "targetWWNs",
@@ -1125,18 +913,14 @@ object! {
         read_only: bool => "readOnly",
         wwids: Vec<String> => "wwids",
     }
-}
 
-object! {
     /// An Azure file share.
     pub struct AzureFileVolumeSource {
         secret_name: String => "secretName" always,
         share_name: String => "shareName" always,
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A vSphere disk.
     pub struct VsphereVirtualDiskVolumeSource {
         volume_path: String => "volumePath" always,
@@ -1144,9 +928,7 @@ object! {
         storage_policy_name: String => "storagePolicyName",
         storage_policy_id: String => "storagePolicyID",
     }
-}
 
-object! {
     /// A Quobyte volume.
     pub struct QuobyteVolumeSource {
         registry: String => "registry" always,
@@ -1156,9 +938,7 @@ object! {
         group: String => "group",
         tenant: String => "tenant",
     }
-}
 
-object! {
     /// An Azure data disk.
     pub struct AzureDiskVolumeSource {
         disk_name: String => "diskName" always,
@@ -1168,26 +948,20 @@ object! {
         read_only: Option<bool> => "readOnly",
         kind: Option<String> => "kind",
     }
-}
 
-object! {
     /// A Photon Controller disk.
     pub struct PhotonPersistentDiskVolumeSource {
         pd_id: String => "pdID" always,
         fs_type: String => "fsType",
     }
-}
 
-object! {
     /// A Portworx volume.
     pub struct PortworxVolumeSource {
         volume_id: String => "volumeID" always,
         fs_type: String => "fsType",
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A ScaleIO volume.
     pub struct ScaleIOVolumeSource {
         gateway: String => "gateway" always,
@@ -1201,9 +975,7 @@ object! {
         fs_type: String => "fsType",
         read_only: bool => "readOnly",
     }
-}
 
-object! {
     /// A StorageOS volume.
     pub struct StorageOSVolumeSource {
         volume_name: String => "volumeName",
@@ -1212,9 +984,7 @@ object! {
         read_only: bool => "readOnly",
         secret_ref: Option<Box<LocalObjectReference>> => "secretRef",
     }
-}
 
-object! {
     /// An ephemeral volume of a CSI driver.
     pub struct CSIVolumeSource {
         driver: String => "driver" always,
@@ -1223,33 +993,25 @@ object! {
         volume_attributes: BTreeMap<String, String> => "volumeAttributes",
         node_publish_secret_ref: Option<Box<LocalObjectReference>> => "nodePublishSecretRef",
     }
-}
 
-object! {
     /// A volume of a claim that is created and deleted with the pod.
     pub struct EphemeralVolumeSource {
         volume_claim_template: Option<Box<PersistentVolumeClaimTemplate>> => "volumeClaimTemplate",
     }
-}
 
-object! {
     /// The contents of an image.
     pub struct ImageVolumeSource {
         reference: String => "reference",
         pull_policy: String => "pullPolicy",
     }
-}
 
-object! {
     /// Several sources in one directory.
     pub struct ProjectedVolumeSource {
         sources: Vec<VolumeProjection> => "sources" nullable,
         default_mode: Option<i32> => "defaultMode",
         default_user: Option<i64> => "defaultUser",
     }
-}
 
-object! {
     /// One source of a projected volume; exactly one field is set.
     pub struct VolumeProjection {
         secret: Option<Box<SecretProjection>> => "secret",
@@ -1259,34 +1021,26 @@ object! {
         cluster_trust_bundle: Option<Box<ClusterTrustBundleProjection>> => "clusterTrustBundle",
         pod_certificate: Option<Box<PodCertificateProjection>> => "podCertificate",
     }
-}
 
-object! {
     /// Entries of a Secret as files.
     pub struct SecretProjection {
         name: String => "name",
         items: Vec<KeyToPath> => "items",
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// Entries of a ConfigMap as files.
     pub struct ConfigMapProjection {
         name: String => "name",
         items: Vec<KeyToPath> => "items",
         optional: Option<bool> => "optional",
     }
-}
 
-object! {
     /// Fields of the pod as files.
     pub struct DownwardAPIProjection {
         items: Vec<DownwardAPIVolumeFile> => "items",
     }
-}
 
-object! {
     /// A token of the pod's service account as a file.
     pub struct ServiceAccountTokenProjection {
         audience: String => "audience",
@@ -1294,9 +1048,7 @@ object! {
         path: String => "path" always,
         user: Option<i64> => "user",
     }
-}
 
-object! {
     /// Certificates of trust bundles as a file.
     pub struct ClusterTrustBundleProjection {
         name: Option<String> => "name",
@@ -1306,9 +1058,7 @@ object! {
         path: String => "path" always,
         user: Option<i64> => "user",
     }
-}
 
-object! {
     /// A key and certificate of a pod as files.
     pub struct PodCertificateProjection {
         signer_name: String => "signerName",
@@ -1320,17 +1070,13 @@ object! {
         user_annotations: BTreeMap<String, String> => "userAnnotations",
         user: Option<i64> => "user",
     }
-}
 
-object! {
     /// Template of a claim.
     pub struct PersistentVolumeClaimTemplate {
         metadata: ObjectMeta => "metadata" always,
         spec: PersistentVolumeClaimSpec => "spec" always,
     }
-}
 
-object! {
     /// Specification of a claim.
     pub struct PersistentVolumeClaimSpec {
         access_modes: Vec<String> => "accessModes",
@@ -1343,26 +1089,20 @@ object! {
         data_source_ref: Option<Box<TypedObjectReference>> => "dataSourceRef",
         volume_attributes_class_name: Option<String> => "volumeAttributesClassName",
     }
-}
 
-object! {
     /// Storage requirements of a claim.
     pub struct VolumeResourceRequirements {
         limits: ResourceList => "limits",
         requests: ResourceList => "requests",
     }
-}
 
-object! {
     /// Reference to an object in the same namespace.
     pub struct TypedLocalObjectReference {
         api_group: Option<String> => "apiGroup" always,
         kind: String => "kind" always,
         name: String => "name" always,
     }
-}
 
-object! {
     /// Reference to an object in any namespace.
     pub struct TypedObjectReference {
         api_group: Option<String> => "apiGroup" always,
@@ -1370,9 +1110,7 @@ object! {
         name: String => "name" always,
         namespace: Option<String> => "namespace",
     }
-}
 
-object! {
     /// Reference to an object, or to a part of it.
     pub struct ObjectReference {
         kind: String => "kind",
@@ -1383,18 +1121,14 @@ object! {
         resource_version: String => "resourceVersion",
         field_path: String => "fieldPath",
     }
-}
 
-object! {
     /// A machine that runs pods.
     pub struct Node: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: NodeSpec => "spec" always,
         status: NodeStatus => "status" always,
     }
-}
 
-object! {
     /// Specification of a node.
     pub struct NodeSpec {
         pod_cidr: String => "podCIDR",
@@ -1405,16 +1139,12 @@ object! {
         external_id: String => "externalID",
         pod_preemption_policy: Option<Box<NodePodPreemptionPolicy>> => "podPreemptionPolicy",
     }
-}
 
-object! {
     /// Policy for preempting pods of a node.
     pub struct NodePodPreemptionPolicy {
         disable_resize_preemption: Vec<String> => "disableResizePreemption",
     }
-}
 
-object! {
     /// Most recently observed status of a node.
     pub struct NodeStatus {
         capacity: ResourceList => "capacity",
@@ -1432,34 +1162,26 @@ object! {
         declared_features: Vec<String> => "declaredFeatures",
         qos_resources: Option<Box<QOSResourceStatus>> => "qosResources",
     }
-}
 
-object! {
     /// QoS resources of a node.
     pub struct QOSResourceStatus {
         pod_qos_resources: Vec<QOSResourceInfo> => "podQOSResources" | "podQoSResources",
         container_qos_resources: Vec<QOSResourceInfo> => "containerQOSResources" | "containerQoSResources",
     }
-}
 
-object! {
     /// One QoS resource of a node.
     pub struct QOSResourceInfo {
         name: String => "name" always,
         mutable: bool => "mutable",
         classes: Vec<QOSResourceClassInfo> => "classes",
     }
-}
 
-object! {
     /// One class of a QoS resource.
     pub struct QOSResourceClassInfo {
         name: String => "name" always,
         capacity: i64 => "capacity",
     }
-}
 
-object! {
     /// Observed condition of a node.
     pub struct NodeCondition {
         kind: String => "type" always,
@@ -1469,31 +1191,23 @@ object! {
         reason: String => "reason",
         message: String => "message",
     }
-}
 
-object! {
     /// An address of a node.
     pub struct NodeAddress {
         kind: String => "type" always,
         address: String => "address" always,
     }
-}
 
-object! {
     /// Endpoints of the daemons of a node.
     pub struct NodeDaemonEndpoints {
         kubelet_endpoint: DaemonEndpoint => "kubeletEndpoint" always,
     }
-}
 
-object! {
     /// Endpoint of a daemon.
     pub struct DaemonEndpoint {
         port: i32 => "Port" always,
     }
-}
 
-object! {
     /// Versions and IDs of a node.
     pub struct NodeSystemInfo {
         machine_id: String => "machineID" always,
@@ -1509,79 +1223,59 @@ object! {
         swap: Option<Box<NodeSwapStatus>> => "swap",
         running_in_user_namespace: Option<bool> => "runningInUserNamespace",
     }
-}
 
-object! {
     /// Swap space of a node.
     pub struct NodeSwapStatus {
         capacity: Option<i64> => "capacity",
     }
-}
 
-object! {
     /// An image on a node.
     pub struct ContainerImage {
         names: Vec<String> => "names" nullable,
         size_bytes: i64 => "sizeBytes",
     }
-}
 
-object! {
     /// A volume attached to a node.
     pub struct AttachedVolume {
         name: String => "name" always,
         device_path: String => "devicePath" always,
     }
-}
 
-object! {
     /// A runtime handler of a node.
     pub struct NodeRuntimeHandler {
         name: String => "name" always,
         features: Option<Box<NodeRuntimeHandlerFeatures>> => "features",
     }
-}
 
-object! {
     /// Features of a runtime handler.
     pub struct NodeRuntimeHandlerFeatures {
         recursive_read_only_mounts: Option<bool> => "recursiveReadOnlyMounts",
         user_namespaces: Option<bool> => "userNamespaces",
     }
-}
 
-object! {
     /// Features of a node's runtime.
     pub struct NodeFeatures {
         supplemental_groups_policy: Option<bool> => "supplementalGroupsPolicy",
     }
-}
 
-object! {
     /// A scope for names, permissions and quotas.
     pub struct Namespace: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: NamespaceSpec => "spec" always,
         status: NamespaceStatus => "status" always,
     }
-}
 
-object! {
     /// Specification of a namespace.
     pub struct NamespaceSpec {
         finalizers: Vec<String> => "finalizers",
     }
-}
 
-object! {
     /// Status of a namespace.
     pub struct NamespaceStatus {
         phase: String => "phase",
         conditions: Vec<NamespaceCondition> => "conditions",
     }
-}
 
-object! {
     /// Observed condition of a namespace.
     pub struct NamespaceCondition {
         kind: String => "type" always,
@@ -1590,9 +1284,7 @@ object! {
         reason: String => "reason",
         message: String => "message",
     }
-}
 
-object! {
     /// Configuration data for pods.
     pub struct ConfigMap: Object {
         metadata: ObjectMeta => "metadata" always,
@@ -1600,9 +1292,7 @@ object! {
         data: BTreeMap<String, String> => "data",
         binary_data: BTreeMap<String, Base64> => "binaryData",
     }
-}
 
-object! {
     /// Sensitive data for pods, such as passwords and keys.
     pub struct Secret: Object {
         metadata: ObjectMeta => "metadata" always,
@@ -1611,9 +1301,7 @@ object! {
         string_data: BTreeMap<String, String> => "stringData",
         kind: String => "type",
     }
-}
 
-object! {
     /// A report of an event in the cluster, kept for a limited time.
     pub struct Event: Object {
         metadata: ObjectMeta => "metadata" always,
@@ -1632,34 +1320,26 @@ object! {
         reporting_component: String => "reportingComponent" always,
         reporting_instance: String => "reportingInstance" always,
     }
-}
 
-object! {
     /// Series of occurrences of an event.
     pub struct EventSeries {
         count: i32 => "count",
         last_observed_time: Option<MicroTime> => "lastObservedTime" always,
     }
-}
 
-object! {
     /// Component that reports an event.
     pub struct EventSource {
         component: String => "component",
         host: String => "host",
     }
-}
 
-object! {
     /// A stable name and address for a set of pods.
     pub struct Service: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: ServiceSpec => "spec" always,
         status: ServiceStatus => "status" always,
     }
-}
 
-object! {
     /// Specification of a service.
     pub struct ServiceSpec {
         ports: Vec<ServicePort> => "ports",
@@ -1683,9 +1363,7 @@ object! {
         internal_traffic_policy: Option<String> => "internalTrafficPolicy",
         traffic_distribution: Option<String> => "trafficDistribution",
     }
-}
 
-object! {
     /// A port of a service.
     pub struct ServicePort {
         name: String => "name",
@@ -1695,38 +1373,28 @@ object! {
         target_port: IntOrString => "targetPort" always,
         node_port: i32 => "nodePort",
     }
-}
 
-object! {
     /// Configuration of session affinity.
     pub struct SessionAffinityConfig {
         client_ip: Option<Box<ClientIPConfig>> => "clientIP",
     }
-}
 
-object! {
     /// Configuration of ClientIP affinity.
     pub struct ClientIPConfig {
         timeout_seconds: Option<i32> => "timeoutSeconds",
     }
-}
 
-object! {
     /// Most recently observed status of a service.
     pub struct ServiceStatus {
         load_balancer: LoadBalancerStatus => "loadBalancer" always,
         conditions: Vec<Condition> => "conditions",
     }
-}
 
-object! {
     /// Status of a load balancer.
     pub struct LoadBalancerStatus {
         ingress: Vec<LoadBalancerIngress> => "ingress",
     }
-}
 
-object! {
     /// An ingress point of a load balancer.
     pub struct LoadBalancerIngress {
         ip: String => "ip",
@@ -1734,9 +1402,7 @@ object! {
         ip_mode: Option<String> => "ipMode",
         ports: Vec<PortStatus> => "ports",
     }
-}
 
-object! {
     /// Status of a port.
     pub struct PortStatus {
         port: i32 => "port" always,

@@ -4,7 +4,7 @@
 
 use super::*;
 
-object! {
+objects! {
     /// Metadata of all stored objects.
     pub struct ObjectMeta {
         name: String => "name",
@@ -22,9 +22,7 @@ object! {
         owner_references: Vec<OwnerReference> => "ownerReferences",
         finalizers: Vec<String> => "finalizers",
     }
-}
 
-object! {
     /// Reference to an owner, in the same namespace or cluster-scoped.
     pub struct OwnerReference {
         api_version: String => "apiVersion" always,
@@ -34,26 +32,20 @@ object! {
         controller: Option<bool> => "controller",
         block_owner_deletion: Option<bool> => "blockOwnerDeletion",
     }
-}
 
-object! {
     /// Selects objects by labels; all requirements must be met. An empty selector selects everything.
     pub struct LabelSelector {
         match_labels: BTreeMap<String, String> => "matchLabels",
         match_expressions: Vec<LabelSelectorRequirement> => "matchExpressions",
     }
-}
 
-object! {
     /// A requirement on one label.
     pub struct LabelSelectorRequirement {
         key: String => "key" always,
         operator: String => "operator" always,
         values: Vec<String> => "values",
     }
-}
 
-object! {
     /// An observed condition of an object.
     pub struct Condition {
         kind: String => "type" always,

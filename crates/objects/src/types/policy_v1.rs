@@ -4,16 +4,14 @@
 
 use super::*;
 
-object! {
+objects! {
     /// Limits the number of concurrent disruptions of pods.
     pub struct PodDisruptionBudget: Object {
         metadata: ObjectMeta => "metadata" always,
         spec: PodDisruptionBudgetSpec => "spec" always,
         status: PodDisruptionBudgetStatus => "status" always,
     }
-}
 
-object! {
     /// Specification of a budget.
     pub struct PodDisruptionBudgetSpec {
         min_available: Option<IntOrString> => "minAvailable",
@@ -21,9 +19,7 @@ object! {
         max_unavailable: Option<IntOrString> => "maxUnavailable",
         unhealthy_pod_eviction_policy: Option<String> => "unhealthyPodEvictionPolicy",
     }
-}
 
-object! {
     /// Most recently observed status of a budget.
     pub struct PodDisruptionBudgetStatus {
         observed_generation: i64 => "observedGeneration",

@@ -231,16 +231,6 @@ impl<'a> At<'a> {
         }
     }
 
-    /// Reads a map of texts, such as labels.
-    pub fn text_map(&self, findings: &mut Findings) -> BTreeMap<String, String> {
-        self.map_of(findings, |at, findings| at.text(findings))
-    }
-
-    /// Reads a map of resource names to quantities.
-    pub fn quantity_map(&self, findings: &mut Findings) -> BTreeMap<String, Quantity> {
-        self.map_of(findings, |at, findings| at.quantity(findings))
-    }
-
     /// Reads a map with values of one type. Values that cannot be read are left out.
     pub fn map_of<T>(
         &self,

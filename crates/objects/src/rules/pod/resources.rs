@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::super::names::{self, label_key_problems};
+use super::super::resource_names::{is_standard, is_whole};
 use super::amounts::{self, quantity};
 use super::containers::PodContext;
 use super::{NO_FIELD, Scope, class_resources, containers_of};
@@ -17,30 +18,6 @@ use crate::resources::{
 };
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
-
-/// Resource names without a domain that are valid somewhere, some only in quotas.
-const STANDARD: [&str; 20] = [
-    CPU,
-    MEMORY,
-    EPHEMERAL_STORAGE,
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "storage",
-    "requests.storage",
-    "services.nodeports",
-    "services.loadbalancers",
-];
 
 /// The level of a list of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,23 +175,6 @@ fn validate_quantity(at: &Cursor<'_>, name: &str, amount: &Quantity, causes: &mu
     }
 }
 
-/// Reports whether a resource is counted in whole units.
-fn is_whole(name: &str) -> bool {
-    is_extended(name)
-        || matches!(
-            name,
-            "pods"
-                | "resourcequotas"
-                | "services"
-                | "replicationcontrollers"
-                | "secrets"
-                | "configmaps"
-                | "persistentvolumeclaims"
-                | "services.nodeports"
-                | "services.loadbalancers"
-        )
-}
-
 fn validate_pages(
     at: &Cursor<'_>,
     name: &str,
@@ -254,8 +214,7 @@ fn validate_name(at: &Cursor<'_>, name: &str, level: Level, causes: &mut Causes)
     let problems = label_key_problems(name);
     names::report_as(causes, at, name, &problems);
     let plain = !name.contains('/');
-    let known =
-        STANDARD.contains(&name) || is_huge_pages(name) || name.starts_with("requests.hugepages-");
+    let known = is_standard(name);
     if problems.is_empty() && plain && !known {
         causes.invalid_as(at, name, "must be a standard resource type or fully qualified");
     }
