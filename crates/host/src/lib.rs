@@ -13,6 +13,7 @@ pub mod files;
 pub mod mounts;
 pub mod os;
 pub mod processes;
+pub mod resctrl;
 pub mod sysfs;
 pub mod system;
 pub mod tree;

@@ -119,6 +119,19 @@ impl Cgroups {
         }
         Ok(found)
     }
+
+    /// Returns the threads of a cgroup and its descendants in any hierarchy.
+    pub fn threads(&self, path: &str) -> Result<BTreeSet<u32>, CgroupError> {
+        let names = names(path)?;
+        let mut found = BTreeSet::new();
+        for hierarchy in self.layout.all() {
+            // Every version 2 hierarchy has the first file, every version 1 hierarchy the second.
+            let directory = hierarchy.directory(&names);
+            ids_below(&directory, "cgroup.threads", &mut found)?;
+            ids_below(&directory, "tasks", &mut found)?;
+        }
+        Ok(found)
+    }
 }
 
 fn make(directory: &Path) -> Result<(), CgroupError> {
@@ -178,16 +191,21 @@ pub(super) fn processes_below(
     directory: &Path,
     found: &mut BTreeSet<u32>,
 ) -> Result<(), CgroupError> {
-    let file = directory.join("cgroup.procs");
+    ids_below(directory, "cgroup.procs", found)
+}
+
+/// Adds the ids in the files of this name in a cgroup and its descendants.
+fn ids_below(directory: &Path, name: &str, found: &mut BTreeSet<u32>) -> Result<(), CgroupError> {
+    let file = directory.join(name);
     let text = match fs::read_to_string(&file) {
         Err(error) if is_gone(&error) => String::new(),
         text => text.map_err(failed("read", &file))?,
     };
     // A process outside this PID namespace has the number 0.
-    let pids = text.lines().filter_map(|line| line.trim().parse::<u32>().ok());
-    found.extend(pids.filter(|pid| *pid != 0));
+    let ids = text.lines().filter_map(|line| line.trim().parse::<u32>().ok());
+    found.extend(ids.filter(|id| *id != 0));
     for below in directories(directory)? {
-        processes_below(&below, found)?;
+        ids_below(&below, name, found)?;
     }
     Ok(())
 }
