@@ -17,18 +17,23 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+mod block_io;
 mod effective;
+
 mod layout;
 mod limits;
+mod memory;
 mod remove;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod usage;
 
+pub use block_io::{IoError, IoFile, IoSettings, IoTextError, Setting};
 pub use effective::{CpuShare, EffectiveLimits, ProcessAffinity, ThreadAffinity};
 pub use layout::{Layout, Version};
 pub use limits::{Bound, Limits, Quota, weight_of_shares};
+pub use memory::{MemoryError, MemoryKnob, MemoryKnobs};
 pub use usage::{DiskUsage, Pressure, Stalled, Usage};
 
 /// The control groups of a machine. All methods block.

@@ -5,6 +5,7 @@
 //! Main entry: [`os::observe_topology`]. Nothing here decides on placement.
 
 pub mod anomaly;
+pub mod block_devices;
 pub mod capture;
 pub mod cgroups;
 pub mod detected;

@@ -10,6 +10,7 @@ use placement::{CpuSet, NumaId};
 use super::effective::parse_cgroups;
 use super::*;
 
+mod block_io;
 #[cfg(target_os = "linux")]
 mod real;
 
