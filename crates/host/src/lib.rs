@@ -18,6 +18,7 @@ pub mod resctrl;
 pub mod sysfs;
 pub mod system;
 pub mod tree;
+pub mod tuning;
 pub mod windows_topology;
 
 pub use anomaly::Anomaly;

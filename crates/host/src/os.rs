@@ -4,8 +4,8 @@
 //! `sync_directory` are the steps of a crash-safe write; `make_private_directory` excludes other
 //! users; `file_identity` distinguishes files. [`owners`] has modes, owners and links of files,
 //! [`mounts`] mounts, [`system`] reads the machine's identity and usage, [`processes`] kills
-//! processes, [`limits`] raises limits of this process, and [`service`] notifies the service
-//! manager. Everything else in the crate is the same everywhere.
+//! processes, [`tuning`] changes their scheduling and limits, [`limits`] raises limits of this
+//! process, and [`service`] notifies the service manager. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -65,6 +65,14 @@ pub mod limits;
 #[cfg(not(target_os = "linux"))]
 #[path = "os/other_limits.rs"]
 pub mod limits;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_tuning.rs"]
+pub mod tuning;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_tuning.rs"]
+pub mod tuning;
 
 pub use imp::{
     KUBELET_DIRECTORY, ObserveError, create_private_file, file_identity, make_private_directory,
