@@ -299,6 +299,7 @@ fn has_ended(error: &TuningError) -> bool {
 }
 
 /// The numbers of policies and I/O priorities in system calls.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the calls"))]
 pub(crate) mod numbers {
     use super::{IoLevel, IoPriority, Policy, RealtimePriority};
 

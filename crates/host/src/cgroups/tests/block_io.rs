@@ -1,6 +1,6 @@
 //! Block I/O settings in temporary directories on every system.
 
-use classes::hardware::{CgroupVersion, DeviceEntry, DeviceNumber, Scheduler};
+use classes::hardware::{CgroupVersion, DeviceEntry, Scheduler};
 
 use super::*;
 use crate::block_devices::BlockDevices;
@@ -61,7 +61,7 @@ fn links_name_devices_and_partitions_their_disk() {
     }
     link("../../devices/sda", "sys/class/block/sda");
     link("../../devices/sda/sda1", "sys/class/block/sda1");
-    let number = |text: &str| DeviceNumber::parse(text).unwrap();
+    let number = |text: &str| classes::hardware::DeviceNumber::parse(text).unwrap();
     assert_eq!(devices.disk_of(number("8:1")), Some(number("8:0")));
     assert_eq!(devices.disk_of(number("8:0")), Some(number("8:0")));
     assert_eq!(devices.disk_of(number("8:2")), None);
