@@ -186,7 +186,7 @@ fn state_of_a_kubelet_survives_both_moves() {
 }
 
 #[test]
-fn lost_memory_state_is_placed_on_the_nodes_of_the_cpus() {
+fn lost_memory_state_follows_the_cpus() {
     let dir = tempfile::tempdir().unwrap();
     let config = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
                   cpuManagerPolicy: static\nmemoryManagerPolicy: Static\n\
