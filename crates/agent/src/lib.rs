@@ -7,8 +7,9 @@
 //!
 //! In the order of flow:
 //!
-//! - [`agent`] starts everything and runs until it is stopped; [`supervisor`] watches its tasks; [`context`]
-//!   is what its parts share.
+//! - [`agent`] starts everything and runs until it is stopped; [`supervisor`] watches its tasks.
+//! - [`node_state`] is the state that the tasks share, [`publications`] is the state of pods that other tasks
+//!   read.
 //! - [`spec`] is a pod as the agent reads it.
 //! - [`pods`] is the set of pods, with a worker for each; static pods are read here too.
 //! - [`admission`] decides whether the node accepts a pod.
@@ -26,8 +27,11 @@
 //! and loops around them.
 
 pub mod agent;
-pub mod context;
+pub mod blocking;
 pub mod supervisor;
+
+pub mod node_state;
+pub mod publications;
 
 pub mod spec;
 

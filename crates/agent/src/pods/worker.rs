@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::clock::nanos;
-use crate::context::{AgentContext, WorkerReport};
 use crate::ledger::allocations::{AllocatedResources, PodAllocation};
 use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::observability::metrics::SyncType;
 use crate::pods::backoff::Backoff;
 use crate::pods::sync_plan::{self, Health, Plan, ProbeResults};
+use crate::publications::WorkerReport;
 use crate::runtime::lower::{MountedVolumes, PodSource};
 use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::runtime::probes::{ProbeReport, ProbeTarget};
@@ -35,6 +35,7 @@ use crate::spec::{Container, Pod};
 use crate::status::writer::StatusWriter;
 use crate::status::{self, PodStatus, ResizeOutcome, StatusInputs, TerminationCause};
 
+mod context;
 mod prepare;
 mod resize;
 mod retry_holds;
@@ -42,6 +43,7 @@ mod start;
 mod stop;
 mod sync_errors;
 
+pub use context::WorkerContext;
 use retry_holds::RetryHolds;
 use sync_errors::SyncErrors;
 
@@ -95,7 +97,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 /// The loop of one pod.
 #[derive(Debug)]
 pub struct Worker {
-    context: Arc<AgentContext>,
+    context: Arc<WorkerContext>,
     pod: Arc<Pod>,
     source: PodSource,
     messages: mpsc::UnboundedReceiver<WorkerMessage>,
@@ -144,7 +146,7 @@ impl Worker {
     /// `is_new` is true if the last relist had nothing of the pod.
     #[must_use]
     pub fn new(
-        context: Arc<AgentContext>,
+        context: Arc<WorkerContext>,
         pod: Arc<Pod>,
         source: PodSource,
         is_new: bool,
@@ -189,7 +191,7 @@ impl Worker {
     /// Runs until the pod is removed.
     pub async fn run(mut self) {
         let context = Arc::clone(&self.context);
-        if let Some(known) = self.context.pod_cache.age(&self.pod.metadata.uid) {
+        if let Some(known) = self.context.publications.pod_cache.age(&self.pod.metadata.uid) {
             context.metrics.sync.worker_starts(known);
         }
         loop {
@@ -294,7 +296,7 @@ impl Worker {
     }
 
     async fn sync(&mut self) -> Next {
-        match relist::inspect(&self.context.runtime, &self.pod.metadata.uid).await {
+        match relist::inspect(&self.context.runtime.cri, &self.pod.metadata.uid).await {
             Ok(observed) => {
                 self.observe(observed);
                 (self.stopped_without_runtime, self.never_synced) = (false, false);
@@ -305,7 +307,7 @@ impl Worker {
             }
         }
         if self.shutting_down {
-            self.context.probes.forget(&self.pod.metadata.uid);
+            self.context.runtime.probes.forget(&self.pod.metadata.uid);
             let pod = self.pod_with_last_status();
             self.kill_all(&pod, pod.grace_seconds()).await;
             return Next::Done;
@@ -475,7 +477,11 @@ impl Worker {
                 let sandbox = self.observed.newest_sandbox().filter(|sandbox| sandbox.ready);
                 let (status, sandbox) =
                     (merged.to_value(), sandbox.map(|sandbox| sandbox.id.clone()));
-                self.context.pod_cache.set_status(&pod.metadata.uid, status.clone(), sandbox);
+                self.context.publications.pod_cache.set_status(
+                    &pod.metadata.uid,
+                    status.clone(),
+                    sandbox,
+                );
                 self.status_writer.set(status);
                 self.last_status = Some(merged.clone());
                 // The terminal phase is held back while containers run, but decided.
@@ -496,14 +502,14 @@ impl Worker {
             // Readiness is probed as long as it runs.
             self.probe();
         } else {
-            self.context.probes.forget(&pod.metadata.uid);
+            self.context.runtime.probes.forget(&pod.metadata.uid);
         }
         if self.observed.is_alive() {
             self.update_status(&pod, true);
             let grace = self.grace(&pod);
             self.stop(&pod, grace).await;
-            self.context.probes.forget(&pod.metadata.uid);
-            return match relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
+            self.context.runtime.probes.forget(&pod.metadata.uid);
+            return match relist::inspect(&self.context.runtime.cri, &pod.metadata.uid).await {
                 Ok(observed) if !observed.is_alive() => Next::Now,
                 Ok(_) => Next::After(RUNTIME_RETRY),
                 Err(error) => {
@@ -514,6 +520,7 @@ impl Worker {
         }
         if let Err(error) = self.clean_up(&pod).await {
             self.sync_errors.add("release the pod's resources", &error);
+            let error = error.to_string();
             self.context.recorder.pod(&pod, AgentEvent::KillFailed { error });
             return Next::After(RETRY);
         }
@@ -572,7 +579,12 @@ impl Worker {
             let (pod, uid) = (self.pod.full_name(), &self.pod.metadata.uid);
             warn!(pod, uid, %error, "failed to remove dead containers; deleting the pod anyway");
         }
-        if let Err(error) = self.context.remove_files(&self.pod).await {
+        if let Err(error) = self
+            .context
+            .runtime
+            .remove_files(&self.context.state.node_env(), &self.pod.metadata)
+            .await
+        {
             self.sync_errors.add("remove the pod's files", error);
             return Next::After(RUNTIME_RETRY);
         }
@@ -588,7 +600,7 @@ impl Worker {
             }
         }
         info!(pod = self.pod.full_name(), uid = metadata.uid, "the pod is removed");
-        let _ = self.context.reports.send(WorkerReport::Removed(metadata.uid.clone()));
+        let _ = self.context.publications.reports.send(WorkerReport::Removed(metadata.uid.clone()));
         Next::Done
     }
 
@@ -607,9 +619,9 @@ impl Worker {
             .collect();
         let ips = match self.observed.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-            _ => self.context.node_env().ips.clone(),
+            _ => self.context.state.node_env().ips.clone(),
         };
-        self.context.probes.follow(&self.pod, &ips, &running);
+        self.context.runtime.probes.follow(&self.pod, &ips, &running);
     }
 
     /// Drops the state of containers that no longer exist.
@@ -619,7 +631,7 @@ impl Worker {
         self.status_inputs.readiness.retain(|id, _| alive.contains(id));
         self.status_inputs.startup.retain(|id, _| alive.contains(id));
         for ended in self.observed.containers.iter().filter(|c| c.state == ContainerState::Exited) {
-            self.context.cpuset_tracker.unregister(&ended.id);
+            self.context.state.cpuset_tracker.unregister(&ended.id);
         }
     }
 

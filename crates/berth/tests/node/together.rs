@@ -78,7 +78,7 @@ impl Observation {
 
 /// Returns the ids of all containers; sandboxes are not among them.
 async fn containers(berth: &Berth) -> BTreeSet<String> {
-    let listed = berth.context.runtime.call(v1::ListContainersRequest::default()).await.unwrap();
+    let listed = berth.agent.runtime.cri.call(v1::ListContainersRequest::default()).await.unwrap();
     listed.containers.into_iter().map(|container| container.id).collect()
 }
 
@@ -118,7 +118,7 @@ async fn concurrent_shared_pod_avoids_pinned_cpus() {
         let found = observation.overlaps.lock().unwrap().clone();
         let found = found.into_iter().filter(|overlap| containers.contains(&overlap.id));
         overlaps.extend(found.map(|overlap| (round, overlap)));
-        assert_eq!(berth.context.ledger().shared(), others);
+        assert_eq!(berth.agent.state.ledger().shared(), others);
         for name in [&pinned, &shared] {
             berth.delete(name).await;
             berth.gone(name).await;

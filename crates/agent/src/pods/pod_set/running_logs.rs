@@ -13,7 +13,7 @@ impl PodSet {
     /// Returns the logs of all containers that were running at the last relist.
     #[must_use]
     pub fn running_logs(&self) -> Vec<RunningLog> {
-        let node_env = self.context.node_env();
+        let node_env = self.context.state.node_env();
         let mut logs = Vec::new();
         for (uid, summary) in &self.summaries {
             let metadata = Metadata {

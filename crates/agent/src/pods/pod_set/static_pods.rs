@@ -113,7 +113,7 @@ impl PodSet {
     pub(super) fn add_static(&mut self, parsed: PodWithManifest) {
         let uid = parsed.pod.metadata.uid.clone();
         if !self.entries.contains_key(&uid) {
-            self.context.pod_cache.insert(&uid, Arc::clone(&parsed.text));
+            self.context.publications.pod_cache.insert(&uid, Arc::clone(&parsed.text));
             self.add(parsed, ConfigSource::File);
         }
     }
@@ -167,7 +167,7 @@ impl PodSet {
             shown.map(|entry| (mirror::name(&entry.parsed.pod), entry.parsed.clone())).collect();
         let there = self.files.mirrors.clone();
         let complete = self.complete;
-        self.context.mirrors.send_if_modified(|now| {
+        self.context.publications.mirrors.send_if_modified(|now| {
             let changed = now.complete != complete || now.wanted != wanted || now.there != there;
             if changed {
                 *now = Arc::new(Mirrors { complete, wanted, there });

@@ -3,14 +3,33 @@
 
 use std::time::Duration;
 
+use placement::demand::PodUid;
+use thiserror::Error;
+
 use super::{RETRY, Worker};
+use crate::blocking::BlockingError;
+use crate::ledger::file::LedgerError;
 use crate::observability::events::AgentEvent;
-use crate::spec::Pod;
-use crate::volumes::VolumeError;
+use crate::publications::WorkerReport;
+use crate::runtime::PodCgroupError;
+use crate::runtime::lower::{MountedVolumes, PodInput};
+use crate::spec::{Pod, Volume};
+use crate::volumes::{self, VolumeError};
 
 /// The shortest and the longest wait between two attempts to mount volumes. Upstream's values.
 const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_MOUNT_RETRY: Duration = Duration::from_secs(122);
+
+/// The reason why the resources of a pod could not be released.
+#[derive(Debug, Error)]
+pub(super) enum ReleaseError {
+    #[error(transparent)]
+    Volumes(#[from] BlockingError<VolumeError>),
+    #[error(transparent)]
+    Cgroups(#[from] PodCgroupError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
 
 impl Worker {
     /// Creates cgroups and mounts volumes, unless that is done. The error is the time to wait before the next
@@ -20,18 +39,21 @@ impl Worker {
             return Ok(());
         }
         // Containers on shared CPUs leave those of this pod before any of its containers runs.
-        if let Err(error) = self.context.rebalance().await {
+        if let Err(error) = self.context.state.rebalance(&self.context.runtime.cri).await {
             self.sync_errors.add("move running containers off the pod's CPUs", &error);
             self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
             return Err(RETRY);
         }
-        if let Err(error) = self.context.make_cgroups(pod, &self.source).await {
+        let (node_env, affinities) =
+            (self.context.state.node_env(), self.context.state.affinities(pod));
+        let made = self.context.runtime.ensure_cgroups(pod, &self.source, node_env, affinities);
+        if let Err(error) = made.await {
             self.sync_errors.add("create the pod's cgroups", &error);
-            self.context.recorder.pod(pod, AgentEvent::SyncFailed { error });
+            self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
             return Err(RETRY);
         }
         self.limits = Some(self.limits_of(pod));
-        match self.context.mount(pod, &self.source).await {
+        match self.mount(pod).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
                 self.mount_failures = 0;
@@ -51,10 +73,10 @@ impl Worker {
 
     /// Updates volumes whose sources have changed.
     pub(super) async fn refresh(&mut self, pod: &Pod) -> Result<(), ()> {
-        if !self.context.may_change(pod) {
+        if !may_change(pod) {
             return Ok(());
         }
-        match self.context.mount(pod, &self.source).await {
+        match self.mount(pod).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
                 Ok(())
@@ -70,13 +92,47 @@ impl Worker {
     }
 
     /// Removes the resources that only a running pod needs.
-    pub(super) async fn clean_up(&mut self, pod: &Pod) -> Result<(), String> {
-        self.context.unmount(pod).await?;
+    pub(super) async fn clean_up(&mut self, pod: &Pod) -> Result<(), ReleaseError> {
+        let (context, uid) = (self.context.clone(), &pod.metadata.uid);
+        context.runtime.unmount_volumes(uid).await?;
         self.mounted = None;
         self.limits = None;
-        self.context.remove_cgroups(pod).await?;
-        self.context.release(pod).await
+        context.runtime.remove_cgroups(uid).await?;
+        let released = context.state.ledger().release(&PodUid::new(uid))?;
+        let _ = context.publications.reports.send(WorkerReport::ResourcesReleased(uid.clone()));
+        if released {
+            context.state.share_released_cpus(&context.runtime.cri).await;
+        }
+        Ok(())
     }
+
+    /// Mounts or updates the pod's volumes. Returns the errors of all that failed.
+    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, Vec<VolumeError>> {
+        let references = volumes::references(pod);
+        let fetched = self.context.dependencies.fetch(pod, &references).await;
+        let (configs, tokens, claims) = fetched.map_err(|error| {
+            let why = error.to_string();
+            vec![VolumeError::Io { step: "read", path: "the API".to_owned(), why }]
+        })?;
+        let (node_env, affinities) =
+            (self.context.state.node_env(), self.context.state.affinities(pod));
+        let input = PodInput::new(pod, &node_env, &self.source, &affinities);
+        let sources = volumes::VolumeInputs { configs: &configs, tokens: &tokens, claims: &claims };
+        let contents = volumes::contents(&input, &sources);
+        self.context.runtime.mount_volumes(pod, contents).await
+    }
+}
+
+/// Returns true if the contents of the pod's volumes can change while it runs.
+fn may_change(pod: &Pod) -> bool {
+    let references = volumes::references(pod);
+    let is_files = |volume: &Volume| {
+        volume.config_map.is_some()
+            || volume.secret.is_some()
+            || volume.projected.is_some()
+            || volume.downward_api.is_some()
+    };
+    !references.tokens.is_empty() || pod.spec.volumes.iter().any(is_files)
 }
 
 fn mount_event(failure: VolumeError) -> AgentEvent {

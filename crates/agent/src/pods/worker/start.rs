@@ -12,7 +12,6 @@ use tracing::info;
 
 use super::{Next, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
-use crate::context::AgentContext;
 use crate::cpusets::tracker::{StartGuard, TrackedContainer};
 use crate::observability::events::AgentEvent;
 use crate::pods::sync_plan::{Kill, KillReason, Plan};
@@ -23,6 +22,7 @@ use crate::runtime::lower::{
     MountedVolumes, PodInput, security,
 };
 use crate::runtime::observed::{ContainerState, RuntimeId, RuntimePod};
+use crate::spec::demand::placement_demand;
 use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
 use crate::volumes;
@@ -65,8 +65,8 @@ impl StartFailure {
 impl Worker {
     /// Creates the sandbox and starts containers.
     pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
-        let mut permit = self.context.starts.clone().acquire_owned().await.ok();
-        let affinities = self.context.affinities(pod);
+        let mut permit = self.context.runtime.starts.clone().acquire_owned().await.ok();
+        let affinities = self.context.state.affinities(pod);
         if let Some(attempt) = plan.create_sandbox {
             if let Err(wait) = self.make_sandbox(pod, &affinities, attempt).await {
                 return self.hold(wait);
@@ -119,7 +119,8 @@ impl Worker {
             Some(after) => {
                 // Report the reason immediately, not with the next attempt.
                 if let Ok(observed) =
-                    crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await
+                    crate::runtime::relist::inspect(&self.context.runtime.cri, &pod.metadata.uid)
+                        .await
                 {
                     self.observe(observed);
                 }
@@ -164,7 +165,7 @@ impl Worker {
         node_env: &'a lower::NodeEnvironment,
         affinities: &'a BTreeMap<String, ContainerAffinity>,
     ) -> PodInput<'a> {
-        AgentContext::input(pod, node_env, &self.source, affinities)
+        PodInput::new(pod, node_env, &self.source, affinities)
     }
 
     /// Creates the sandbox. The error is the time to wait before the next attempt.
@@ -186,7 +187,7 @@ impl Worker {
             // As upstream, which retries only with its periodic sync of all pods.
             return Err(RESYNC);
         }
-        let node_env = self.context.node_env();
+        let node_env = self.context.state.node_env();
         let sandbox = lower::sandbox(&self.input(pod, &node_env, affinities), attempt)
             .map_err(|error| failed(self, error.to_string()))?;
         for notice in &sandbox.notices {
@@ -205,16 +206,19 @@ impl Worker {
             },
         };
         let mut config = sandbox.config;
-        let unreported = self.context.classes().fit_sandbox(&mut config);
+        let unreported = self.context.runtime.classes().fit_sandbox(&mut config);
         if let Some(unreported) = unreported.first() {
             return Err(failed(self, unreported.to_string()));
         }
-        self.context.check_sandbox(&config).map_err(|error| failed(self, error))?;
+        self.context
+            .runtime
+            .check_sandbox(&config)
+            .map_err(|error| failed(self, error.to_string()))?;
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
         let request =
             v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };
         let begun = Instant::now();
-        let made = self.context.runtime.call(request).await;
+        let made = self.context.runtime.cri.call(request).await;
         self.context.metrics.sync.sandbox(&handler, begun.elapsed());
         match made {
             Ok(_) => self.sandbox_failures = 0,
@@ -225,7 +229,7 @@ impl Worker {
                 return Err(wait.min(RETRY));
             }
         }
-        match crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
+        match crate::runtime::relist::inspect(&self.context.runtime.cri, &pod.metadata.uid).await {
             Ok(observed) => self.observe(observed),
             Err(error) => {
                 let error = error.rpc_text();
@@ -247,7 +251,7 @@ impl Worker {
     ) -> Result<(), StartFailure> {
         let recorder = self.context.recorder.clone();
         let record = |event: AgentEvent| recorder.container(pod, role, &container.name, event);
-        let node_env = self.context.node_env();
+        let node_env = self.context.state.node_env();
         let input = self.input(pod, &node_env, affinities);
         let sandbox_id = self.observed.newest_sandbox().map(|sandbox| sandbox.id.clone());
         let Some(sandbox_id) = sandbox_id else {
@@ -279,7 +283,8 @@ impl Worker {
             Some(before) => before.attempt + 1,
             None => self.reported_restarts(&container.name),
         };
-        let made = self.context.volumes.make_termination_log(&pod.metadata.uid, &container.name);
+        let made =
+            self.context.runtime.volumes.make_termination_log(&pod.metadata.uid, &container.name);
         let termination_log = made.map_err(|error| config_error(error.to_string()))?;
         let termination_log = termination_log.display().to_string();
         let pod_ips = match self.observed.newest_sandbox() {
@@ -300,13 +305,19 @@ impl Worker {
             termination_log: Some(&termination_log),
             target: target.as_ref(),
             attached: &DeviceAttachments::default(),
-            recursive_read_only: self.context.recursive_read_only(),
+            recursive_read_only: self.context.runtime.recursive_read_only(),
         };
         let environment =
             lower::env::variables(&input, &of).map_err(|error| config_error(error.to_string()))?;
         let mounted = self.mounted.as_ref();
-        let mounts = self.context.mounts_of(&input, container, mounted, &environment, &pod_ips);
-        let mounted = mounts.map_err(&config_error)?;
+        let mounts = self.context.runtime.make_mount_paths(
+            &input,
+            container,
+            mounted,
+            &environment,
+            &pod_ips,
+        );
+        let mounted = mounts.map_err(|error| config_error(error.to_string()))?;
         of.mounted = &mounted;
         let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
         let own = affinities.get(&container.name).cloned().unwrap_or_default();
@@ -320,16 +331,16 @@ impl Worker {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        let unreported = self.context.classes().fit_create(&mut request);
+        let unreported = self.context.runtime.classes().fit_create(&mut request);
         if let Some(unreported) = unreported.first() {
             record(AgentEvent::Failed { error: unreported.to_string() });
             return Err(StartFailure::new("CreateContainerError", unreported.to_string()));
         }
-        if let Err(error) = self.context.starting(pod, &container.name) {
+        if let Err(error) = self.context.state.starting(&placement_demand(pod), &container.name) {
             record(AgentEvent::Failed { error: error.to_string() });
             return Err(StartFailure::new("CreateContainerError", error.to_string()));
         }
-        let made = self.context.runtime.call(request).await;
+        let made = self.context.runtime.cri.call(request).await;
         let images = image_volumes(pod, container).count();
         self.context.metrics.sync.image_volumes(images, made.is_ok());
         let id = match made {
@@ -346,8 +357,8 @@ impl Worker {
             StartFailure::new("RunContainerError", error)
         })?;
         let request = v1::StartContainerRequest { container_id: id.clone() };
-        if let Err(error) = self.context.runtime.call(request).await {
-            self.context.cpuset_tracker.unregister(&id);
+        if let Err(error) = self.context.runtime.cri.call(request).await {
+            self.context.state.cpuset_tracker.unregister(&id);
             record(AgentEvent::Failed { error: error.message.clone() });
             return Err(StartFailure::new("RunContainerError", error.message).backing_off());
         }
@@ -356,7 +367,7 @@ impl Worker {
         let (pod_name, uid) = (pod.full_name(), &pod.metadata.uid);
         info!(pod = pod_name, uid, container = container.name, id, "a container started");
         self.note_started(pod, container);
-        self.context.link_log(pod, &container.name, &log, &id);
+        self.context.runtime.link_log(pod, &container.name, &log, &id);
         let pod_ip = pod_ips.first().map_or("", String::as_str);
         self.after_start(pod, role, container, &id, pod_ip).await
     }
@@ -374,14 +385,14 @@ impl Worker {
             container: container.name.clone(),
             affinity: affinity.clone(),
         };
-        let cpuset_tracker = &self.context.cpuset_tracker;
+        let cpuset_tracker = &self.context.state.cpuset_tracker;
         let starting = cpuset_tracker.register(id, entry).await;
         // Read after adding the container: later changes wait for it to start.
-        let now = self.context.affinities(pod).remove(&container.name).unwrap_or_default();
+        let now = self.context.state.affinities(pod).remove(&container.name).unwrap_or_default();
         if now.cpus == affinity.cpus {
             return Ok(starting);
         }
-        let (runtime, os) = (&self.context.runtime, self.context.node_env().os);
+        let (runtime, os) = (&self.context.runtime.cri, self.context.state.node_env().os);
         let moved =
             cpuset_tracker.set_cpuset_before_start(runtime, os, id.clone(), now, &starting).await;
         moved.map(|()| starting).map_err(|error| error.to_string())
@@ -396,7 +407,7 @@ impl Worker {
         pod_ip: &str,
     ) -> Result<(), StartFailure> {
         let Some(hook) = &container.lifecycle.post_start else { return Ok(()) };
-        let done = hooks::run(&self.context.runtime, hook, container, id, pod_ip).await;
+        let done = hooks::run(&self.context.runtime.cri, hook, container, id, pod_ip).await;
         let Err(error) = done else { return Ok(()) };
         self.context.recorder.container(pod, role, &container.name, AgentEvent::PostStartFailed);
         let kill = Kill {
@@ -486,7 +497,7 @@ impl Worker {
     ) -> Result<PresentImage, StartFailure> {
         let mut request = lower::pull(input, name, sandbox);
         // The sandbox was created with these classes, or not at all.
-        let _ = self.context.classes().fit_pull(&mut request);
+        let _ = self.context.runtime.classes().fit_pull(&mut request);
         let secrets = self.context.dependencies.pull_secrets(pod).await;
         let credentials = credentials::matching(name, &secrets);
         let wanted = ImageRequest {
@@ -496,7 +507,7 @@ impl Worker {
             request: &request,
             credentials: &credentials,
         };
-        let images = &self.context.images;
+        let images = &self.context.runtime.images;
         let found = match images.find(&wanted, record).await {
             Ok(ImageLookup::Present(present)) => Ok(present),
             Ok(ImageLookup::ToPull(full)) => {
@@ -504,8 +515,12 @@ impl Worker {
                 drop(permit.take());
                 let begun = Instant::now();
                 let pulled = images.pull(&wanted, &full, record).await;
-                self.context.pod_cache.pulled(&pod.metadata.uid, begun, Instant::now());
-                *permit = self.context.starts.clone().acquire_owned().await.ok();
+                self.context.publications.pod_cache.pulled(
+                    &pod.metadata.uid,
+                    begun,
+                    Instant::now(),
+                );
+                *permit = self.context.runtime.starts.clone().acquire_owned().await.ok();
                 pulled
             }
             Err(missing) => Err(missing),

@@ -227,7 +227,18 @@ pub struct PodInput<'a> {
     pub volume_groups: &'a [i64],
 }
 
-impl PodInput<'_> {
+impl<'a> PodInput<'a> {
+    /// Returns the inputs of a pod without a user namespace and without groups of volumes.
+    #[must_use]
+    pub fn new(
+        pod: &'a Pod,
+        node_env: &'a NodeEnvironment,
+        source: &'a PodSource,
+        affinities: &'a BTreeMap<String, ContainerAffinity>,
+    ) -> PodInput<'a> {
+        PodInput { pod, node_env, source, affinities, user_namespace: None, volume_groups: &[] }
+    }
+
     pub(super) fn is_windows(&self) -> bool {
         self.node_env.os == OsName::Windows
     }
