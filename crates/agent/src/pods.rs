@@ -7,6 +7,7 @@
 //! - [`static_pods`] reads pods from manifests and mirrors them in the API.
 //! - [`pod_set`] admits pods, starts a worker for each and forwards events to it.
 //! - [`worker`] takes one pod from its first sync to its removal.
+//! - [`worker_state`] is the state machine of a worker. Pure.
 //! - [`sync_plan`] decides the next actions of a worker. Pure.
 //! - [`resize`] decides on changes of resources of running pods. Pure.
 //! - [`dependencies`] reads the objects that pods refer to: config maps, secrets, services.
@@ -18,6 +19,8 @@ pub mod static_pods;
 pub mod pod_set;
 
 pub mod worker;
+
+pub mod worker_state;
 
 pub mod sync_plan;
 

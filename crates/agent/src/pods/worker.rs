@@ -6,7 +6,8 @@
 //!                 └───────────────────────────────┘
 //! ```
 //!
-//! `sync_plan` and `status` decide; the worker executes. After a partial failure it plans again from the
+//! [`PodWorkerState`] is the state of the worker: its pod is synced, terminated or removed. `sync_plan` and
+//! `status` decide; the worker executes. After a partial failure it plans again from the
 //! state that it observes. Only admitted pods have a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::observability::metrics::SyncType;
 use crate::pods::backoff::Backoff;
 use crate::pods::sync_plan::{self, Health, Plan, ProbeResults};
+use crate::pods::worker_state::{Deletion, PodWorkerState, WorkerAction, WorkerEvent};
 use crate::publications::WorkerReport;
 use crate::runtime::lower::{MountedVolumes, PodSource};
 use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
@@ -43,6 +45,7 @@ mod start;
 mod stop;
 mod sync_errors;
 
+pub use crate::pods::worker_state::Termination;
 pub use context::WorkerContext;
 use retry_holds::RetryHolds;
 use sync_errors::SyncErrors;
@@ -63,14 +66,6 @@ pub enum WorkerMessage {
     Terminate(Termination),
     /// The agent stops, and the pod's containers with it. The next agent starts the pod again.
     Shutdown,
-}
-
-/// The termination of a pod by the agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Termination {
-    pub cause: TerminationCause,
-    /// In seconds; the pod's own grace period if `None`.
-    pub grace: Option<i64>,
 }
 
 /// The time of the next sync.
@@ -126,17 +121,7 @@ pub struct Worker {
     sandbox_failures: u32,
     /// The number of consecutive failures to remove dead containers.
     removal_failures: u32,
-    /// True if the runtime did not answer when the pod was terminating.
-    stopped_without_runtime: bool,
-    /// True if nothing was done for the pod yet, and the runtime has nothing of it.
-    never_synced: bool,
-    deleted: bool,
-    termination: Option<Termination>,
-    /// True if all containers have exited and none restarts.
-    completed: bool,
-    /// True if none of its containers runs, and its resources were released.
-    resources_released: bool,
-    shutting_down: bool,
+    state: PodWorkerState,
     /// The type of the next sync, for the metrics.
     next_sync_type: SyncType,
     sync_errors: SyncErrors,
@@ -155,6 +140,7 @@ impl Worker {
         let subject = context.subject(&pod);
         let status_writer = StatusWriter::start(context.api.clone(), subject, pod.status.clone());
         let completed = PodStatus::read(&pod.status).phase.is_terminal();
+        let deletion = pod.is_terminating().then_some(Deletion::Requested);
         Worker {
             status_inputs: context.status_inputs(),
             backoff: Backoff::new(LONGEST_BACKOFF),
@@ -176,13 +162,7 @@ impl Worker {
             mount_failures: 0,
             sandbox_failures: 0,
             removal_failures: 0,
-            stopped_without_runtime: false,
-            never_synced: is_new && !completed,
-            deleted: false,
-            termination: None,
-            completed,
-            resources_released: false,
-            shutting_down: false,
+            state: PodWorkerState::initial(is_new, completed, deletion),
             next_sync_type: SyncType::Create,
             sync_errors: SyncErrors::default(),
         }
@@ -228,20 +208,28 @@ impl Worker {
                     self.holds.release();
                 }
                 self.pod = pod;
+                if self.pod.is_terminating() {
+                    self.transition(WorkerEvent::Deleted(Deletion::Requested));
+                }
                 let differs = |status: &PodStatus| status::is_overwritten(&self.pod.status, status);
                 if self.last_status.as_ref().is_some_and(differs) {
                     self.status_writer.overwritten_by_other(self.pod.status.clone());
                 }
             }
             WorkerMessage::Resize(pending) => self.pending = pending,
-            WorkerMessage::Deleted => self.deleted = true,
+            WorkerMessage::Deleted => self.transition(WorkerEvent::Deleted(Deletion::Complete)),
             WorkerMessage::RuntimeChanged => {}
             WorkerMessage::ProbeReported(report) => self.handle_probe_report(report),
             WorkerMessage::Terminate(termination) => {
-                let _ = self.termination.get_or_insert(termination);
+                self.transition(WorkerEvent::Terminated(termination));
             }
-            WorkerMessage::Shutdown => self.shutting_down = true,
+            WorkerMessage::Shutdown => self.transition(WorkerEvent::Shutdown),
         }
+    }
+
+    fn transition(&mut self, event: WorkerEvent) {
+        let state = std::mem::replace(&mut self.state, PodWorkerState::ShuttingDown);
+        self.state = state.next(event);
     }
 
     fn handle_probe_report(&mut self, report: ProbeReport) {
@@ -278,14 +266,10 @@ impl Worker {
         pod
     }
 
-    fn should_terminate(&self) -> bool {
-        self.deleted || self.pod.is_terminating()
-    }
-
     async fn step(&mut self) -> Next {
         // Boxed, so that a waiting worker, which most are, needs little memory.
         let next = Box::pin(self.sync()).await;
-        let left = self.deadline_in().filter(|left| !left.is_zero() && self.termination.is_none());
+        let left = self.deadline_in().filter(|left| !left.is_zero() && self.state.is_syncing());
         let next = match (next, left) {
             // No wait exceeds the deadline.
             (Next::After(wait), Some(left)) => Next::After(wait.min(left)),
@@ -299,40 +283,38 @@ impl Worker {
         match relist::inspect(&self.context.runtime.cri, &self.pod.metadata.uid).await {
             Ok(observed) => {
                 self.observe(observed);
-                (self.stopped_without_runtime, self.never_synced) = (false, false);
+                self.transition(WorkerEvent::Observed);
             }
             Err(error) => {
                 self.sync_errors.add("read the pod from the runtime", error);
                 return self.sync_without_runtime().await;
             }
         }
-        if self.shutting_down {
-            self.context.runtime.probes.forget(&self.pod.metadata.uid);
-            let pod = self.pod_with_last_status();
-            self.kill_all(&pod, pod.grace_seconds()).await;
-            return Next::Done;
-        }
         self.forget_dead_containers();
-        if self.termination.is_none() && self.is_past_deadline() {
+        if self.state.is_syncing() && self.deadline_in() == Some(Duration::ZERO) {
             self.context.recorder.pod(&self.pod, AgentEvent::DeadlineExceeded);
             let cause = TerminationCause {
                 reason: "DeadlineExceeded".to_owned(),
                 message: AgentEvent::DeadlineExceeded.to_string(),
                 disruption: None,
             };
-            self.termination = Some(Termination { cause, grace: None });
+            self.transition(WorkerEvent::Terminated(Termination { cause, grace: None }));
         }
-        if self.resources_released {
-            return if self.should_terminate() {
-                self.remove_pod().await
-            } else {
-                Next::After(RESYNC)
-            };
+        match self.state.action() {
+            WorkerAction::SyncPod => self.sync_pod().await,
+            WorkerAction::Terminate => self.terminate().await,
+            WorkerAction::Wait => Next::After(RESYNC),
+            WorkerAction::Remove => self.remove_pod().await,
+            WorkerAction::StopForShutdown => self.stop_for_shutdown().await,
         }
-        if self.should_terminate() || self.termination.is_some() || self.completed {
-            return self.terminate().await;
-        }
-        self.sync_pod().await
+    }
+
+    /// Stops the containers of a pod that the next agent starts again.
+    async fn stop_for_shutdown(&mut self) -> Next {
+        self.context.runtime.probes.forget(&self.pod.metadata.uid);
+        let pod = self.pod_with_last_status();
+        self.kill_all(&pod, pod.grace_seconds()).await;
+        Next::Done
     }
 
     /// Replaces the observed state and logs the containers that exited since the last one.
@@ -353,21 +335,21 @@ impl Worker {
         }
     }
 
-    /// Runs a sync without the runtime. A terminating pod that was running when last seen is stopped once,
-    /// and a new pod is started: this either succeeds or reports the reason.
+    /// Runs a sync without the runtime.
     async fn sync_without_runtime(&mut self) -> Next {
-        let ends = (self.should_terminate() || self.termination.is_some()) && !self.shutting_down;
-        if std::mem::take(&mut self.never_synced) && !ends && !self.shutting_down {
-            return self.sync_pod().await;
-        }
-        if ends
-            && self.observed.is_alive()
-            && !std::mem::replace(&mut self.stopped_without_runtime, true)
-        {
-            let pod = self.pod_with_last_status();
-            self.update_status(&pod, true);
-            let grace = self.grace(&pod);
-            self.stop(&pod, grace).await;
+        match self.state.action_without_runtime(self.observed.is_alive()) {
+            WorkerAction::SyncPod => {
+                self.transition(WorkerEvent::Unobserved);
+                return self.sync_pod().await;
+            }
+            WorkerAction::Terminate => {
+                self.transition(WorkerEvent::Unobserved);
+                let pod = self.pod_with_last_status();
+                self.update_status(&pod, true);
+                let grace = self.state.grace_seconds(pod.grace_seconds());
+                self.stop(&pod, grace).await;
+            }
+            WorkerAction::Wait | WorkerAction::Remove | WorkerAction::StopForShutdown => {}
         }
         Next::After(RUNTIME_RETRY)
     }
@@ -380,7 +362,7 @@ impl Worker {
         let status = self.update_status(&pod, true);
         let over = plan.kill_pod && plan.create_sandbox.is_none();
         if over || status.phase.is_terminal() {
-            self.completed = true;
+            self.transition(WorkerEvent::Completed);
             return Next::Now;
         }
         self.probe();
@@ -464,7 +446,7 @@ impl Worker {
             ..std::mem::take(&mut self.status_inputs)
         };
         self.status_inputs.termination =
-            self.termination.as_ref().map(|termination| termination.cause.clone());
+            self.state.termination().map(|termination| termination.cause.clone());
         self.status_inputs.finished = !may_run;
         self.update_resize_conditions(pod);
         let mut status = status::generate(pod, &self.observed, &self.status_inputs);
@@ -498,7 +480,7 @@ impl Worker {
     /// Terminates a pod and releases its resources.
     async fn terminate(&mut self) -> Next {
         let pod = self.pod_with_last_status();
-        if self.observed.is_alive() && pod.is_terminating() && !self.deleted {
+        if self.observed.is_alive() && self.state.deletion() == Some(Deletion::Requested) {
             // Readiness is probed as long as it runs.
             self.probe();
         } else {
@@ -506,7 +488,7 @@ impl Worker {
         }
         if self.observed.is_alive() {
             self.update_status(&pod, true);
-            let grace = self.grace(&pod);
+            let grace = self.state.grace_seconds(pod.grace_seconds());
             self.stop(&pod, grace).await;
             self.context.runtime.probes.forget(&pod.metadata.uid);
             return match relist::inspect(&self.context.runtime.cri, &pod.metadata.uid).await {
@@ -525,15 +507,17 @@ impl Worker {
             return Next::After(RETRY);
         }
         // The mirror of a static pod is deleted with its last status; deleted pods get no status.
-        let stopped_without_runtime =
-            self.deleted || (status::is_static(&pod) && pod.is_terminating());
-        if !stopped_without_runtime && !self.is_only_kept() {
+        let has_no_status = match self.state.deletion() {
+            Some(Deletion::Complete) => true,
+            Some(Deletion::Requested) => status::is_static(&pod),
+            None => false,
+        };
+        if !has_no_status && !self.is_only_kept() {
             self.update_status(&pod, false);
         }
-        self.resources_released = true;
-        let reason =
-            self.termination.as_ref().map_or("", |termination| termination.cause.reason.as_str());
+        let reason = self.state.termination().map_or("", |by| by.cause.reason.as_str());
         info!(pod = pod.full_name(), uid = pod.metadata.uid, reason, "the pod terminated");
+        self.transition(WorkerEvent::ResourcesReleased);
         Next::Now
     }
 
@@ -548,26 +532,17 @@ impl Worker {
             && self.observed == RuntimePod::default()
     }
 
-    /// Returns the grace period in seconds.
-    fn grace(&self, pod: &Pod) -> i64 {
-        let requested = self.termination.as_ref().and_then(|termination| termination.grace);
-        match (self.deleted, requested) {
-            (true, _) => 0,
-            (false, Some(requested)) => requested,
-            (false, None) => pod.grace_seconds(),
-        }
-    }
-
     /// Removes the last traces of a pod and deletes it in the API.
     async fn remove_pod(&mut self) -> Next {
+        let is_deleted = self.state.deletion() == Some(Deletion::Complete);
         // The mirror of a static pod may be missing, and is deleted with it. A pod that was deleted in the API
         // has no status to write.
-        if !self.deleted && !status::is_static(&self.pod) {
+        if !is_deleted && !status::is_static(&self.pod) {
             self.status_writer.written().await;
         }
         if let Err(error) = self.remove_everything().await {
             self.removal_failures += 1;
-            if self.deleted || self.removal_failures < MOST_REMOVALS {
+            if is_deleted || self.removal_failures < MOST_REMOVALS {
                 let wait =
                     if self.removal_failures < MOST_REMOVALS { RUNTIME_RETRY } else { RETRY };
                 self.sync_errors.add("remove dead containers", error);
@@ -589,7 +564,7 @@ impl Worker {
             return Next::After(RUNTIME_RETRY);
         }
         let metadata = &self.pod.metadata;
-        if !self.deleted && !status::is_static(&self.pod) {
+        if !is_deleted && !status::is_static(&self.pod) {
             let options =
                 DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&metadata.uid) };
             let done =
@@ -643,11 +618,6 @@ impl Worker {
         let started = Timestamp::parse(&started).ok()?;
         let left = nanos(started.plus_seconds(seconds)).saturating_sub(nanos(self.now()));
         Some(Duration::from_nanos(u64::try_from(left).unwrap_or(0)))
-    }
-
-    fn is_past_deadline(&self) -> bool {
-        let over = self.resources_released || self.completed || self.should_terminate();
-        !over && self.deadline_in() == Some(Duration::ZERO)
     }
 }
 
