@@ -38,6 +38,7 @@ use crate::status::writer::StatusWriter;
 use crate::status::{self, PodStatus, ResizeOutcome, StatusInputs, TerminationCause};
 
 mod context;
+mod pod_context;
 mod prepare;
 mod resize;
 mod retry_holds;
@@ -47,6 +48,7 @@ mod sync_errors;
 
 pub use crate::pods::worker_state::Termination;
 pub use context::WorkerContext;
+use pod_context::PodContext;
 use retry_holds::RetryHolds;
 use sync_errors::SyncErrors;
 
@@ -360,6 +362,7 @@ impl Worker {
         let pod = self.pod_with_last_status();
         let plan = sync_plan::plan(&pod, &self.observed, self);
         let status = self.update_status(&pod, true);
+        let mut sync = PodContext::new(pod, self.source.clone(), &self.context.state);
         let over = plan.kill_pod && plan.create_sandbox.is_none();
         if over || status.phase.is_terminal() {
             self.transition(WorkerEvent::Completed);
@@ -367,22 +370,24 @@ impl Worker {
         }
         self.probe();
         if plan.is_nothing() && self.actuated.is_none() {
-            return self.idle(&pod).await;
+            return self.idle(&mut sync).await;
         }
-        self.apply(&pod, plan).await
+        self.apply(&mut sync, plan).await
     }
 
     /// Does the periodic work of a pod that needs no action.
-    async fn idle(&mut self, pod: &Pod) -> Next {
+    async fn idle(&mut self, sync: &mut PodContext) -> Next {
         self.status_inputs.waiting.clear();
         self.remove_superseded().await;
-        match self.refresh(pod).await {
+        match self.refresh(sync).await {
             Ok(()) => Next::After(RESYNC),
             Err(()) => Next::After(RETRY),
         }
     }
 
-    async fn apply(&mut self, pod: &Pod, plan: Plan) -> Next {
+    async fn apply(&mut self, sync: &mut PodContext, plan: Plan) -> Next {
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         if !plan.remove.is_empty() {
             return self.remove_all(pod, &plan).await;
         }
@@ -417,11 +422,11 @@ impl Worker {
                 self.sync_errors.postpone();
                 return Next::After(left);
             }
-            if let Err(wait) = self.prepare(pod).await {
+            if let Err(wait) = self.prepare(sync).await {
                 return self.hold(wait);
             }
         }
-        let next = self.start(pod, &plan).await;
+        let next = self.start(sync, &plan).await;
         self.remove_superseded().await;
         match resized {
             Err(later) if next == Next::Now => later,

@@ -49,7 +49,6 @@ fn configs() -> Configs {
         config_maps: BTreeMap::from([("cm1".to_owned(), config)]),
         binary: BTreeMap::from([("cm1".to_owned(), binary)]),
         secrets: BTreeMap::from([("sec1".to_owned(), secret)]),
-        ..Configs::default()
     }
 }
 

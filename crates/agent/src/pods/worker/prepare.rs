@@ -1,20 +1,21 @@
 //! Creates the resources that a pod needs before it starts, and removes them when it no longer runs: cgroups,
 //! directories, volumes, the pod's placement in the ledger.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use placement::demand::PodUid;
 use thiserror::Error;
 
-use super::{RETRY, Worker};
+use super::{PodContext, RETRY, Worker};
 use crate::blocking::BlockingError;
 use crate::ledger::file::LedgerError;
 use crate::observability::events::AgentEvent;
 use crate::publications::WorkerReport;
 use crate::runtime::PodCgroupError;
-use crate::runtime::lower::{MountedVolumes, PodInput};
+use crate::runtime::lower::MountedVolumes;
 use crate::spec::{Pod, Volume};
-use crate::volumes::{self, VolumeError};
+use crate::volumes::VolumeError;
 
 /// The shortest and the longest wait between two attempts to mount volumes. Upstream's values.
 const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);
@@ -34,26 +35,31 @@ pub(super) enum ReleaseError {
 impl Worker {
     /// Creates cgroups and mounts volumes, unless that is done. The error is the time to wait before the next
     /// attempt.
-    pub(super) async fn prepare(&mut self, pod: &Pod) -> Result<(), Duration> {
+    pub(super) async fn prepare(&mut self, sync: &mut PodContext) -> Result<(), Duration> {
         if self.mounted.is_some() {
             return Ok(());
         }
+        let pod = Arc::clone(&sync.pod);
         // Containers on shared CPUs leave those of this pod before any of its containers runs.
         if let Err(error) = self.context.state.rebalance(&self.context.runtime.cri).await {
             self.sync_errors.add("move running containers off the pod's CPUs", &error);
-            self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
+            self.context.recorder.pod(&pod, AgentEvent::SyncFailed { error: error.to_string() });
             return Err(RETRY);
         }
-        let (node_env, affinities) =
-            (self.context.state.node_env(), self.context.state.affinities(pod));
-        let made = self.context.runtime.ensure_cgroups(pod, &self.source, node_env, affinities);
+        sync.refresh(&self.context.state);
+        let made = self.context.runtime.ensure_cgroups(
+            &pod,
+            &sync.source,
+            Arc::clone(&sync.node_env),
+            sync.affinities.clone(),
+        );
         if let Err(error) = made.await {
             self.sync_errors.add("create the pod's cgroups", &error);
-            self.context.recorder.pod(pod, AgentEvent::SyncFailed { error: error.to_string() });
+            self.context.recorder.pod(&pod, AgentEvent::SyncFailed { error: error.to_string() });
             return Err(RETRY);
         }
-        self.limits = Some(self.limits_of(pod));
-        match self.mount(pod).await {
+        self.limits = Some(self.limits_of(&pod));
+        match self.mount(sync).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
                 self.mount_failures = 0;
@@ -62,7 +68,7 @@ impl Worker {
             Err(failures) => {
                 for failure in failures {
                     self.sync_errors.add("mount volumes", &failure);
-                    self.context.recorder.pod(pod, mount_event(failure));
+                    self.context.recorder.pod(&pod, mount_event(failure));
                 }
                 let wait = FIRST_MOUNT_RETRY * 2u32.saturating_pow(self.mount_failures.min(16));
                 self.mount_failures += 1;
@@ -72,11 +78,11 @@ impl Worker {
     }
 
     /// Updates volumes whose sources have changed.
-    pub(super) async fn refresh(&mut self, pod: &Pod) -> Result<(), ()> {
-        if !may_change(pod) {
+    pub(super) async fn refresh(&mut self, sync: &mut PodContext) -> Result<(), ()> {
+        if !may_change(sync) {
             return Ok(());
         }
-        match self.mount(pod).await {
+        match self.mount(sync).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
                 Ok(())
@@ -107,32 +113,26 @@ impl Worker {
     }
 
     /// Mounts or updates the pod's volumes. Returns the errors of all that failed.
-    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, Vec<VolumeError>> {
-        let references = volumes::references(pod);
-        let fetched = self.context.dependencies.fetch(pod, &references).await;
-        let (configs, tokens, claims) = fetched.map_err(|error| {
+    async fn mount(&self, sync: &mut PodContext) -> Result<MountedVolumes, Vec<VolumeError>> {
+        let fetched = sync.dependencies(&self.context.dependencies).await;
+        let dependencies = fetched.map_err(|error| {
             let why = error.to_string();
             vec![VolumeError::Io { step: "read", path: "the API".to_owned(), why }]
         })?;
-        let (node_env, affinities) =
-            (self.context.state.node_env(), self.context.state.affinities(pod));
-        let input = PodInput::new(pod, &node_env, &self.source, &affinities);
-        let sources = volumes::VolumeInputs { configs: &configs, tokens: &tokens, claims: &claims };
-        let contents = volumes::contents(&input, &sources);
-        self.context.runtime.mount_volumes(pod, contents).await
+        let contents = sync.volume_contents(&dependencies);
+        self.context.runtime.mount_volumes(&sync.pod, contents).await
     }
 }
 
 /// Returns true if the contents of the pod's volumes can change while it runs.
-fn may_change(pod: &Pod) -> bool {
-    let references = volumes::references(pod);
+fn may_change(sync: &PodContext) -> bool {
     let is_files = |volume: &Volume| {
         volume.config_map.is_some()
             || volume.secret.is_some()
             || volume.projected.is_some()
             || volume.downward_api.is_some()
     };
-    !references.tokens.is_empty() || pod.spec.volumes.iter().any(is_files)
+    sync.pod.spec.volumes.iter().any(is_files) || !sync.references().tokens.is_empty()
 }
 
 fn mount_event(failure: VolumeError) -> AgentEvent {

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cri::v1;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::info;
 
-use super::{Next, RESYNC, RETRY, Worker};
+use super::{Next, PodContext, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
 use crate::cpusets::tracker::{StartGuard, TrackedContainer};
 use crate::observability::events::AgentEvent;
@@ -19,13 +20,11 @@ use crate::runtime::hooks;
 use crate::runtime::images::{ImageLookup, ImageRequest, PresentImage, credentials};
 use crate::runtime::lower::{
     self, ContainerAffinity, ContainerInput, DeviceAttachments, DnsNotice, EnvFile, MountedVolume,
-    MountedVolumes, PodInput, security,
+    MountedVolumes, security,
 };
 use crate::runtime::observed::{ContainerState, RuntimeId, RuntimePod};
-use crate::spec::demand::placement_demand;
 use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
-use crate::volumes;
 
 /// The first wait after a sandbox could not be created, doubled each time. The runtime may be busy undoing a
 /// sandbox that a previous agent began to create.
@@ -64,11 +63,13 @@ impl StartFailure {
 
 impl Worker {
     /// Creates the sandbox and starts containers.
-    pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
+    pub(super) async fn start(&mut self, sync: &mut PodContext, plan: &Plan) -> Next {
         let mut permit = self.context.runtime.starts.clone().acquire_owned().await.ok();
-        let affinities = self.context.state.affinities(pod);
+        sync.refresh(&self.context.state);
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         if let Some(attempt) = plan.create_sandbox {
-            if let Err(wait) = self.make_sandbox(pod, &affinities, attempt).await {
+            if let Err(wait) = self.make_sandbox(sync, attempt).await {
                 return self.hold(wait);
             }
             // A hook can delay the start of the containers for a long time.
@@ -82,8 +83,7 @@ impl Worker {
                 Ok(()) => {
                     let of_host = lower::security::is_host_process(pod, container);
                     self.context.metrics.starting(*role, of_host);
-                    let started =
-                        self.start_one(pod, &affinities, *role, container, &mut permit).await;
+                    let started = self.start_one(sync, *role, container, &mut permit).await;
                     if let Err(StartFailure { waiting, .. }) = &started {
                         self.context.metrics.not_started(*role, of_host, &waiting.reason);
                     }
@@ -159,22 +159,10 @@ impl Worker {
         }
     }
 
-    fn input<'a>(
-        &'a self,
-        pod: &'a Pod,
-        node_env: &'a lower::NodeEnvironment,
-        affinities: &'a BTreeMap<String, ContainerAffinity>,
-    ) -> PodInput<'a> {
-        PodInput::new(pod, node_env, &self.source, affinities)
-    }
-
     /// Creates the sandbox. The error is the time to wait before the next attempt.
-    async fn make_sandbox(
-        &mut self,
-        pod: &Pod,
-        affinities: &BTreeMap<String, ContainerAffinity>,
-        attempt: u32,
-    ) -> Result<(), Duration> {
+    async fn make_sandbox(&mut self, sync: &mut PodContext, attempt: u32) -> Result<(), Duration> {
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         let failed = |worker: &mut Worker, error: String| {
             worker.sync_errors.add("create the sandbox", &error);
             worker.context.recorder.pod(pod, AgentEvent::SandboxFailed { error });
@@ -187,9 +175,7 @@ impl Worker {
             // As upstream, which retries only with its periodic sync of all pods.
             return Err(RESYNC);
         }
-        let node_env = self.context.state.node_env();
-        let sandbox = lower::sandbox(&self.input(pod, &node_env, affinities), attempt)
-            .map_err(|error| failed(self, error.to_string()))?;
+        let sandbox = sync.sandbox(attempt).map_err(|error| failed(self, error.to_string()))?;
         for notice in &sandbox.notices {
             let message = notice.to_string();
             let event = match notice {
@@ -205,7 +191,7 @@ impl Worker {
                 Err(error) => return Err(failed(self, refusal(&error))),
             },
         };
-        let mut config = sandbox.config;
+        let mut config = sandbox.config.clone();
         let unreported = self.context.runtime.classes().fit_sandbox(&mut config);
         if let Some(unreported) = unreported.first() {
             return Err(failed(self, unreported.to_string()));
@@ -243,42 +229,39 @@ impl Worker {
 
     async fn start_one(
         &mut self,
-        pod: &Pod,
-        affinities: &BTreeMap<String, ContainerAffinity>,
+        sync: &mut PodContext,
         role: Role,
         container: &Container,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<(), StartFailure> {
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         let recorder = self.context.recorder.clone();
         let record = |event: AgentEvent| recorder.container(pod, role, &container.name, event);
-        let node_env = self.context.state.node_env();
-        let input = self.input(pod, &node_env, affinities);
-        let sandbox_id = self.observed.newest_sandbox().map(|sandbox| sandbox.id.clone());
-        let Some(sandbox_id) = sandbox_id else {
+        let sandbox = self.observed.newest_sandbox();
+        let sandbox = sandbox.map(|sandbox| (sandbox.id.clone(), sandbox.attempt));
+        let Some((sandbox_id, attempt_of_sandbox)) = sandbox else {
             return Err(StartFailure::new("ContainerCreating", String::new()));
         };
-        let attempt_of_sandbox =
-            self.observed.newest_sandbox().map_or(0, |sandbox| sandbox.attempt);
         let config_error = |message: String| {
             record(AgentEvent::Failed { error: message.clone() });
             StartFailure::new("CreateContainerConfigError", message)
         };
-        let sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
-            .map_err(|error| config_error(error.to_string()))?
-            .config;
+        let sandbox = sync.sandbox(attempt_of_sandbox);
+        let sandbox = sandbox.map_err(|error| config_error(error.to_string()))?;
 
         let record_pod = |event: AgentEvent| recorder.pod(pod, event);
         for volume in image_volumes(pod, container) {
             let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
-            self.image(pod, wanted, &input, &sandbox_config, permit, &record_pod).await?;
+            self.image(sync, wanted, &sandbox.config, permit, &record_pod).await?;
         }
         let wanted = (container.image.as_str(), container.image_pull_policy.as_str());
-        let image = self.image(pod, wanted, &input, &sandbox_config, permit, &record).await?;
-        let references = volumes::references(pod);
-        let fetched = self.context.dependencies.fetch(pod, &references).await;
-        let (mut configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
-        configs.files = env_files(container, self.mounted.as_ref());
-        let services = self.context.dependencies.services().await;
+        let image = self.image(sync, wanted, &sandbox.config, permit, &record).await?;
+        let fetched = sync.dependencies(&self.context.dependencies).await;
+        let dependencies = fetched.map_err(|error| config_error(refusal(&error)))?;
+        let env_files = env_files(container, self.mounted.as_ref());
+        let services = sync.services(&self.context.dependencies).await;
+        let input = sync.input();
         let attempt = match self.observed.container(&container.name) {
             Some(before) => before.attempt + 1,
             None => self.reported_restarts(&container.name),
@@ -289,7 +272,7 @@ impl Worker {
         let termination_log = termination_log.display().to_string();
         let pod_ips = match self.observed.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-            _ => node_env.ips.clone(),
+            _ => sync.node_env.ips.clone(),
         };
         let target = target(container, &self.observed).map_err(&config_error)?;
         let mut of = ContainerInput {
@@ -300,7 +283,8 @@ impl Worker {
             image_user: &image.user,
             pod_ips: &pod_ips,
             mounted: &MountedVolumes::default(),
-            configs: &configs,
+            configs: &dependencies.configs,
+            env_files: &env_files,
             services: &services,
             termination_log: Some(&termination_log),
             target: target.as_ref(),
@@ -319,8 +303,9 @@ impl Worker {
         );
         let mounted = mounts.map_err(|error| config_error(error.to_string()))?;
         of.mounted = &mounted;
-        let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
-        let own = affinities.get(&container.name).cloned().unwrap_or_default();
+        let config = lower::container(&input, &of, environment)
+            .map_err(|error| config_error(error.to_string()))?;
+        let own = sync.affinities.get(&container.name).cloned().unwrap_or_default();
         let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
         if let Some(directory) = log.parent() {
             make_directory(&directory.display().to_string()).map_err(&config_error)?;
@@ -329,14 +314,14 @@ impl Worker {
         let mut request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id,
             config: Some(config),
-            sandbox_config: Some(sandbox_config),
+            sandbox_config: Some(sandbox.config.clone()),
         };
         let unreported = self.context.runtime.classes().fit_create(&mut request);
         if let Some(unreported) = unreported.first() {
             record(AgentEvent::Failed { error: unreported.to_string() });
             return Err(StartFailure::new("CreateContainerError", unreported.to_string()));
         }
-        if let Err(error) = self.context.state.starting(&placement_demand(pod), &container.name) {
+        if let Err(error) = self.context.state.starting(sync.demand(), &container.name) {
             record(AgentEvent::Failed { error: error.to_string() });
             return Err(StartFailure::new("CreateContainerError", error.to_string()));
         }
@@ -488,22 +473,22 @@ impl Worker {
     /// Finds or pulls an image by name and pull policy.
     async fn image(
         &self,
-        pod: &Pod,
+        sync: &mut PodContext,
         (name, policy): (&str, &str),
-        input: &PodInput<'_>,
         sandbox: &v1::PodSandboxConfig,
         permit: &mut Option<OwnedSemaphorePermit>,
         record: &(dyn Fn(AgentEvent) + Send + Sync),
     ) -> Result<PresentImage, StartFailure> {
-        let mut request = lower::pull(input, name, sandbox);
+        let mut request = lower::pull(&sync.input(), name, sandbox);
         // The sandbox was created with these classes, or not at all.
         let _ = self.context.runtime.classes().fit_pull(&mut request);
-        let secrets = self.context.dependencies.pull_secrets(pod).await;
+        let secrets = sync.pull_secrets(&self.context.dependencies).await;
+        let uid = sync.pod.metadata.uid.clone();
         let credentials = credentials::matching(name, &secrets);
         let wanted = ImageRequest {
             image: name,
             policy: if policy.is_empty() { "IfNotPresent" } else { policy },
-            pod_uid: &pod.metadata.uid,
+            pod_uid: &uid,
             request: &request,
             credentials: &credentials,
         };
@@ -515,11 +500,9 @@ impl Worker {
                 drop(permit.take());
                 let begun = Instant::now();
                 let pulled = images.pull(&wanted, &full, record).await;
-                self.context.publications.pod_cache.pulled(
-                    &pod.metadata.uid,
-                    begun,
-                    Instant::now(),
-                );
+                self.context.publications.pod_cache.pulled(&uid, begun, Instant::now());
+                // Objects may have changed during the pull.
+                sync.forget_fetched();
                 *permit = self.context.runtime.starts.clone().acquire_owned().await.ok();
                 pulled
             }

@@ -255,8 +255,6 @@ pub struct EnvFile {
 /// The existing config maps and secrets of the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configs {
-    /// Files of the container's environment variables, by volume and path in it.
-    pub files: BTreeMap<(String, String), EnvFile>,
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
     /// `binaryData` of the config maps: for files only, because a variable cannot contain it.
     pub binary: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
@@ -317,6 +315,8 @@ pub struct ContainerInput<'a> {
     pub pod_ips: &'a [String],
     pub mounted: &'a MountedVolumes,
     pub configs: &'a Configs,
+    /// Files of the container's environment variables, by volume and path in it.
+    pub env_files: &'a BTreeMap<(String, String), EnvFile>,
     pub services: &'a [Service],
     /// The file of the host for the termination message.
     pub termination_log: Option<&'a str>,

@@ -24,7 +24,7 @@ fn variables_come_from_files_of_volumes() {
     let mut world = world();
     let mut file = |path: &str, text: Option<&str>| {
         let file = EnvFile { path: format!("/v/{path}"), text: text.map(str::to_owned) };
-        world.configs.files.insert(("v".to_owned(), path.to_owned()), file);
+        world.env_files.insert(("v".to_owned(), path.to_owned()), file);
     };
     file("good", Some("A='$(HOME)'\nEMPTY=''\n"));
     file("bad", Some("A=1\n"));
