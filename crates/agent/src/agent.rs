@@ -31,13 +31,12 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::admission;
 use crate::clock::{self, Clock, SystemClock};
 use crate::cpusets::reconcile::CpusetReconciler;
 use crate::ledger::allocations::{AllocationError, Allocations};
 use crate::ledger::file::{LedgerError, LedgerFile};
 use crate::node::environment::{self, Places};
-use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
+use crate::node::{self, Description, RuntimeHealth, SettingsError, Takeover};
 use crate::node_state::NodeState;
 use crate::observability::events::AgentEvent;
 use crate::observability::metrics::{AgentMetrics, PodGauges, PodResourcesMetrics};
@@ -59,10 +58,12 @@ use crate::runtime::lower::NodeEnvironment;
 use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes};
 use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
-use crate::spec::ResourceList;
 use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
 use client::ErrorLog;
+use lifecycle::admission;
+use lifecycle::eviction::Pressure;
+use lifecycle::spec::ResourceList;
 
 mod log_rotation;
 mod manifests;

@@ -15,7 +15,7 @@ use crate::ledger::allocations::Allocations;
 use crate::ledger::file::{LedgerError, LedgerFile};
 use crate::observability::metrics::AgentMetrics;
 use crate::runtime::lower::{ContainerAffinity, NodeEnvironment};
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// The shared state of the node.
 #[derive(Debug)]

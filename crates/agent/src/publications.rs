@@ -9,9 +9,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::observability::metrics::PodLifecycleMetrics;
 use crate::pods::static_pods::mirror::Mirrors;
-use crate::spec::Pod;
 use crate::status::pod_cache::PodCache;
 use crate::supervisor::RestartBackoff;
+use lifecycle::spec::Pod;
 
 /// The pods of the node that hold resources.
 pub type ActivePods = Arc<Vec<Arc<Pod>>>;

@@ -2,7 +2,7 @@
 //!
 //! In the order in which they are used for a pod:
 //!
-//! - [`relist`] lists pods of the runtime and inspects one; [`observed`] is the result.
+//! - [`relist`] lists pods of the runtime and inspects one.
 //! - [`cgroups`] creates the cgroups of pods.
 //! - [`images`] finds and pulls images.
 //! - [`lower`] turns a pod with its placement into CRI requests. Pure.
@@ -23,12 +23,10 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::blocking::{self, BlockingError};
 use crate::observability::metrics::{CgroupOperation, SyncMetrics};
-use crate::spec::{Container, Metadata, Pod};
 use crate::volumes::{self, Contents, VolumeError, Volumes};
+use lifecycle::spec::{Container, Metadata, Pod};
 
 pub mod relist;
-
-pub mod observed;
 
 pub mod cgroups;
 

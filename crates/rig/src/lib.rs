@@ -3,7 +3,7 @@
 //! [`guest::Guest`] is a whole machine for a test, with NUMA nodes and hyper-threads that this
 //! machine may lack.
 //!
-//! [`logs::capture`] captures log events.
+//! [`logs::capture`] captures log events. [`golden_node`] reads recordings of the kubelet.
 //!
 //! For tests only. A containerd needs Debian's packages `containerd`, `runc`, `busybox-static` and
 //! `containernetworking-plugins`, and root on Linux; otherwise [`Containerd::start`] returns the
@@ -22,6 +22,7 @@
 mod cgroups;
 pub mod clients;
 mod containerd;
+pub mod golden_node;
 pub mod guest;
 mod image;
 mod leftovers;

@@ -105,10 +105,16 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         &["cri", "host", "placement"],
     ),
     (
+        "lifecycle",
+        Pure,
+        "The life of a pod on its node, as decisions: admission, next actions, status, eviction.",
+        &["objects", "placement"],
+    ),
+    (
         "agent",
         Portable,
         "The node agent: pod workers, ledger, volumes, probes, status.",
-        &["objects", "placement", "host", "cri", "https", "client"],
+        &["objects", "placement", "lifecycle", "host", "cri", "https", "client"],
     ),
     (
         "berth",
@@ -127,6 +133,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "client",
             "controllers",
             "runtime",
+            "lifecycle",
             "agent",
         ],
     ),
@@ -146,6 +153,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "apiserver",
             "client",
             "controllers",
+            "lifecycle",
             "agent",
             "berth",
             RIG,

@@ -12,9 +12,9 @@ use tracing::{info, warn};
 use super::AgentMessage;
 use crate::clock::Clock;
 use crate::runtime::logs::rotate::{Outcome, Policy};
-use crate::runtime::observed::RuntimeId;
 use crate::supervisor::millis;
 use client::ErrorLog;
+use lifecycle::observed::RuntimeId;
 
 /// The log of a running container.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::admission;
 use crate::node::{RuntimeHealth, qos_resources};
 use crate::node_state::NodeState;
+use lifecycle::admission::{self, NoHostProcesses};
 
 /// Repeats [`take`] on every change, as long as it is polled.
 pub(super) async fn run(
@@ -42,7 +42,8 @@ pub(super) fn take(
     view.host_process = state.node_env().host_process;
     if let RuntimeHealth::Seen(runtime) = runtime {
         view.supplemental_groups_policy = runtime.supplemental_groups_policy;
-        view.no_host_processes = cri::check_host_processes(&runtime.name, &runtime.version).err();
+        let checked = cri::check_host_processes(&runtime.name, &runtime.version);
+        view.no_host_processes = checked.err().map(|no| NoHostProcesses(no.to_string()));
         view.classes = runtime.classes.as_ref().map(qos_resources::offer).unwrap_or_default();
     }
     let Some(object) = object else { return };

@@ -14,8 +14,8 @@ use tracing::{info, warn};
 use crate::node_state::NodeState;
 use crate::publications::ActivePods;
 use crate::runtime::cgroups::{self, PodCgroups};
-use crate::spec::ResourceList;
 use client::ErrorLog;
+use lifecycle::spec::ResourceList;
 
 /// Returns the resources of the machine without the reserved ones. Memory held back for eviction is
 /// included, because pods use it until they are evicted. `milli_cpus` comes from placement, which knows

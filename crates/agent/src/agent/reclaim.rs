@@ -24,23 +24,25 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::AgentMessage;
-use crate::admission;
-use crate::node::{self, Description, Image, Pressure};
+use crate::node::{self, Description, Image};
 use crate::node_state::NodeState;
 use crate::observability::events::AgentEvent;
 use crate::observability::recorder::Recorder;
 use crate::pods::worker::Termination;
 use crate::publications::Publications;
-use crate::reclaim::eviction::{
-    self, Eviction, PodUsage, Reclaim, Usage, UsageQuery, Victim, collect, over_limit, victim,
-};
+use crate::reclaim::eviction::{self, UsageQuery, collect};
 use crate::reclaim::gc::{self, ImageDisk, ImagePolicy};
 use crate::runtime::Runtime;
 use crate::runtime::cgroups::PodCgroups;
-use crate::spec::Pod;
-use crate::status::TerminationCause;
 use crate::supervisor::millis;
 use client::ErrorLog;
+use lifecycle::admission;
+use lifecycle::eviction::{
+    Eviction, EvictionThreshold, PodUsage, Pressure, Reclaim, Usage, Victim, limits, over_limit,
+    victim,
+};
+use lifecycle::spec::Pod;
+use lifecycle::status::TerminationCause;
 
 /// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
@@ -56,7 +58,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Settings {
     node: String,
     root: PathBuf,
-    limits: Vec<eviction::EvictionThreshold>,
+    limits: Vec<EvictionThreshold>,
     of_node: node::Settings,
 }
 
@@ -65,7 +67,7 @@ impl Settings {
         Settings {
             node: description.name.clone(),
             root,
-            limits: eviction::limits(&description.config, description.os),
+            limits: limits(&description.config, description.os),
             of_node: description.settings.clone(),
         }
     }
@@ -400,7 +402,7 @@ fn has_ephemeral_limit(pod: &Pod) -> bool {
 }
 
 fn has_storage_limit(pod: &Pod) -> bool {
-    let limited = |volume: &crate::spec::Volume| {
+    let limited = |volume: &lifecycle::spec::Volume| {
         volume.empty_dir.as_ref().is_some_and(|of| of.size_limit.is_some())
     };
     has_ephemeral_limit(pod) || pod.spec.volumes.iter().any(limited)

@@ -14,7 +14,7 @@ use crate::observability::stats::Stats;
 use crate::publications::Publications;
 use crate::runtime::Runtime;
 use crate::server::{self, configz};
-use crate::status;
+use lifecycle::status;
 
 /// Answers the requests of the agent's server.
 #[derive(Debug)]

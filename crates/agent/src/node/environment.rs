@@ -15,7 +15,7 @@ use crate::node::Description;
 use crate::runtime::lower::{
     CgroupDriver, CgroupVersion, Cgroups, Dns, NodeEnvironment, SwapBehavior,
 };
-use crate::spec::ResourceList;
+use lifecycle::spec::ResourceList;
 
 /// Directories of this node.
 #[derive(Debug, Clone)]

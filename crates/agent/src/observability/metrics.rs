@@ -19,7 +19,7 @@ pub use pod_resources::{PodResourcesCall, PodResourcesMetrics};
 pub use sync::{CgroupOperation, SyncMetrics, SyncType};
 
 use crate::observability::prometheus::{Counter, Gauge, Registry};
-use crate::spec::Role;
+use lifecycle::spec::Role;
 
 /// All of the agent's metrics.
 #[derive(Debug, Clone)]

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use crate::node_state::NodeState;
 use crate::observability::metrics::{PodResourcesCall, PodResourcesMetrics};
 use crate::publications::Publications;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 
 /// The messages, generated from `proto/podresources.proto`.

@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::observability::events::{
     AgentEvent, Correlator, EventRecord, InvolvedObject, Outcome, field_path,
 };
-use crate::spec::{Pod, Role};
 use client::ErrorLog;
+use lifecycle::spec::{Pod, Role};
 
 /// Maximum number of events that wait to be written.
 const WAITING: usize = 4_096;

@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
-use crate::pods::resource_claims::{self, ClaimError};
 use crate::runtime::images::credentials::SecretData;
 use crate::runtime::lower::{Configs, Service, ServicePort};
-use crate::spec::{NameOnly, Pod};
 use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 use client::ErrorLog;
+use lifecycle::resource_claims::{self, ClaimError};
+use lifecycle::spec::{NameOnly, Pod};
 
 /// The objects that a pod refers to, as far as they exist.
 #[derive(Clone, Default)]

@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
 
-use crate::admission::{self, Admission, Rejection, admit};
 use crate::ledger::file::{LedgerError, PlannedPlacement};
 use crate::observability::events::AgentEvent;
 use crate::pods::static_pods::CONFIG_HASH;
@@ -31,12 +30,13 @@ use crate::publications::WorkerReport;
 use crate::runtime::lower::{ConfigSource, PodSource};
 use crate::runtime::probes::ProbeReport;
 use crate::runtime::relist::PodSummary;
-use crate::spec::demand::placement_demand;
-use crate::spec::{Metadata, Pod};
 use crate::status::writer::StatusWriter;
-use crate::status::{self, PodStatus, ResizeOutcome, TerminationCause};
 use crate::supervisor::{RestartBackoff, caught, millis};
 use client::ErrorLog;
+use lifecycle::admission::{self, Admission, Rejection, admit};
+use lifecycle::placement_demand;
+use lifecycle::spec::{Metadata, Pod};
+use lifecycle::status::{self, PodStatus, ResizeOutcome, TerminationCause};
 
 mod resize;
 mod running_logs;

@@ -18,9 +18,9 @@ use tracing::error;
 
 use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::observability::prometheus::{Counter, Registry};
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{Container, Pod, Probe};
 use crate::supervisor::caught;
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{Container, Pod, Probe};
 
 mod cycle;
 mod execute;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::clock::{Clock as _, SystemClock};
 use crate::observability::metrics::{PodLifecycleMetrics, StartTiming};
-use crate::runtime::observed::RuntimeId;
+use lifecycle::observed::RuntimeId;
 
 #[derive(Debug, Clone, Default)]
 struct CachedPod {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::runtime::lower::{Configs, MountedVolume, MountedVolumes, PodInput};
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 mod files;
 mod pure;

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use agent::agent::AgentParts;
-use agent::placement_demand;
 use berth::machine_source::load_machine;
 use client::Scope;
 use client::kind::EVENTS;
+use lifecycle::placement_demand;
 use objects::KubeletConfig;
 use objects::kubelet_config::CpuManagerPolicy;
 use placement::CpuSet;
@@ -325,7 +325,7 @@ async fn only_remains_of_deleted_pods_are_removed() {
     let agent = berth.agent.clone();
     let uid = berth.create(pod("here", SLEEP)).await;
     let (here, pid) = running(&berth, "here").await;
-    let ghost = |uid: &str| -> agent::spec::Pod {
+    let ghost = |uid: &str| -> lifecycle::spec::Pod {
         let mut pod = exclusive("ghost");
         pod["metadata"]["uid"] = uid.into();
         serde_json::from_value(pod).unwrap()

@@ -231,7 +231,7 @@ async fn start_as_a_kubelet(containerd: &Containerd, name: &str, uid: &str) -> S
     let request =
         v1::RunPodSandboxRequest { config: Some(sandbox.clone()), runtime_handler: String::new() };
     let made = until("the sandbox", async || runtime.call(request.clone()).await.ok()).await;
-    let container: agent::spec::Container =
+    let container: lifecycle::spec::Container =
         serde_json::from_value(json!({"name": "c", "image": rig::BUSYBOX})).unwrap();
     let mut labels = texts(&identity);
     labels.insert("io.kubernetes.container.name".to_owned(), "c".to_owned());

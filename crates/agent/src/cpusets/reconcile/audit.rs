@@ -9,8 +9,8 @@ use super::CpusetReconciler;
 use super::Finding;
 use crate::cpusets::tracker::TrackedContainer;
 use crate::reclaim::housekeeping::Housekeeping;
-use crate::runtime::observed::{ContainerState, RuntimeId};
 use crate::runtime::relist;
+use lifecycle::observed::{ContainerState, RuntimeId};
 
 /// The problems found. Empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

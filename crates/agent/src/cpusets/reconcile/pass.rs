@@ -27,7 +27,7 @@ use crate::observability::recorder::Recorder;
 use crate::publications::Publications;
 use crate::runtime::Runtime;
 use crate::runtime::lower::ContainerAffinity;
-use crate::runtime::observed::RuntimeId;
+use lifecycle::observed::RuntimeId;
 
 /// The shortest period, whatever is configured.
 const LEAST_PERIOD: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::messages::in_millis;
 use super::*;
-use crate::status::replay::lines;
+use rig::golden_node::lines;
 
 /// Parses a recorded event from its reason and message.
 fn parse_event(reason: &str, message: &str) -> Option<AgentEvent> {
@@ -347,5 +347,5 @@ fn durations_are_written_as_go_writes_them() {
     for (millis, text) in table {
         assert_eq!(in_millis(Duration::from_millis(millis)), text);
     }
-    assert_eq!(field_path(crate::spec::Role::Sidecar, "s"), "spec.initContainers{s}");
+    assert_eq!(field_path(lifecycle::spec::Role::Sidecar, "s"), "spec.initContainers{s}");
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::observability::prometheus::{Gauge, Histogram, Registry};
-use crate::runtime::observed::ContainerState;
 use crate::runtime::relist::PodSummary;
+use lifecycle::observed::ContainerState;
 
 /// Upper bounds in seconds: Prometheus' defaults, as upstream.
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

@@ -6,7 +6,7 @@ use objects::QosClass;
 
 use crate::observability::prometheus::{Counter, Histogram, Registry};
 use crate::runtime::lower::qos;
-use crate::spec::{Pod, Requirements};
+use lifecycle::spec::{Pod, Requirements};
 
 /// Upper bounds in seconds: Prometheus' defaults, as upstream.
 const BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

@@ -14,14 +14,14 @@ use placement::plan::Surplus;
 use tracing::warn;
 
 use super::{Entry, PodSet, State};
-use crate::admission::{Neighbour, Rejection};
 use crate::ledger::allocations::PodAllocation;
 use crate::observability::events::{AgentEvent, ResizeStep};
 use crate::pods::resize::{self, Infeasible, ResizeRefusal, ResizeRules};
 use crate::pods::worker::{WorkerContext, WorkerMessage};
-use crate::spec::Pod;
-use crate::spec::demand::placement_demand;
-use crate::status::{PodStatus, ResizeOutcome};
+use lifecycle::admission::{Neighbour, Rejection};
+use lifecycle::placement_demand;
+use lifecycle::spec::Pod;
+use lifecycle::status::{PodStatus, ResizeOutcome};
 
 /// Reasons of the condition `PodResizePending`.
 const DEFERRED: &str = "Deferred";
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::pods::pod_set::PodWithManifest;
     use crate::runtime::lower::ConfigSource;
-    use crate::spec::Metadata;
+    use lifecycle::spec::Metadata;
 
     #[tokio::test]
     async fn only_running_pods_with_resources_are_neighbours() {

@@ -6,8 +6,8 @@ use super::PodSet;
 use crate::agent::RunningLog;
 use crate::runtime::lower::container::log_path;
 use crate::runtime::lower::sandbox::log_directory_of;
-use crate::runtime::observed::ContainerState;
-use crate::spec::Metadata;
+use lifecycle::observed::ContainerState;
+use lifecycle::spec::Metadata;
 
 impl PodSet {
     /// Returns the logs of all containers that were running at the last relist.

@@ -16,7 +16,7 @@ use crate::pods::static_pods::mirror::{self, Mirror, Mirrors, Name};
 use crate::pods::worker::WorkerMessage;
 use crate::runtime::lower::ConfigSource;
 use crate::runtime::relist::PodSummary;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// The state of manifests and mirror pods.
 #[derive(Debug)]
@@ -196,8 +196,8 @@ fn running_static_pods(summaries: &BTreeMap<String, PodSummary>) -> BTreeMap<Nam
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::observed::ContainerState;
     use crate::runtime::relist::ContainerSummary;
+    use lifecycle::observed::ContainerState;
 
     #[test]
     fn the_newest_running_pod_of_a_manifest_counts() {

@@ -14,9 +14,9 @@ use crate::observability::recorder::Recorder;
 use crate::pods::dependencies::PodDependencies;
 use crate::publications::Publications;
 use crate::runtime::Runtime;
-use crate::spec::Pod;
 use crate::status::writer::Subject;
-use crate::status::{self, PodStatus, StatusInputs};
+use lifecycle::spec::Pod;
+use lifecycle::status::{self, PodStatus, StatusInputs};
 
 /// The parts of the agent that workers share.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use crate::runtime::images::credentials::SecretData;
 use crate::runtime::lower::{
     self, ContainerAffinity, LowerError, NodeEnvironment, PodInput, PodSource, Sandbox, Service,
 };
-use crate::spec::Pod;
-use crate::spec::demand::placement_demand;
 use crate::volumes::{self, Contents, References};
+use lifecycle::placement_demand;
+use lifecycle::spec::Pod;
 
 /// The inputs of one sync.
 #[derive(Debug)]

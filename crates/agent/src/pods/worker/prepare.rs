@@ -14,8 +14,8 @@ use crate::observability::events::AgentEvent;
 use crate::publications::WorkerReport;
 use crate::runtime::PodCgroupError;
 use crate::runtime::lower::MountedVolumes;
-use crate::spec::{Pod, Volume};
 use crate::volumes::VolumeError;
+use lifecycle::spec::{Pod, Volume};
 
 /// The shortest and the longest wait between two attempts to mount volumes. Upstream's values.
 const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);

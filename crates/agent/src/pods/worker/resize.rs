@@ -22,11 +22,11 @@ use crate::ledger::file::LedgerError;
 use crate::observability::events::{AgentEvent, ResizeStep};
 use crate::pods::resize::{self, InUse, Part, Step};
 use crate::runtime::lower::{PodInput, update};
-use crate::runtime::observed::RuntimeId;
 use crate::runtime::{PodCgroupError, cgroups};
-use crate::spec::demand::placement_demand;
-use crate::spec::{Container, Pod, Role};
-use crate::status::{ResizeOutcome, Resources, StatusInputs};
+use lifecycle::observed::RuntimeId;
+use lifecycle::placement_demand;
+use lifecycle::spec::{Container, Pod, Role};
+use lifecycle::status::{ResizeOutcome, Resources, StatusInputs};
 
 /// The reason why a resize could not be actuated.
 #[derive(Debug, Error)]
@@ -91,8 +91,10 @@ impl Worker {
             }
         }
         let whole = has.put(pod);
-        known.pod_actual =
-            Some(Resources { limits: crate::limits(&whole), requests: crate::requests(&whole) });
+        known.pod_actual = Some(Resources {
+            limits: lifecycle::limits(&whole),
+            requests: lifecycle::requests(&whole),
+        });
     }
 
     /// Returns true if a running container must restart to get the resources allocated to it and its pod.

@@ -15,16 +15,16 @@ use super::{Next, PodContext, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
 use crate::cpusets::tracker::{StartGuard, TrackedContainer};
 use crate::observability::events::AgentEvent;
-use crate::pods::sync_plan::{Kill, KillReason, Plan};
 use crate::runtime::hooks;
 use crate::runtime::images::{ImageLookup, ImageRequest, PresentImage, credentials};
 use crate::runtime::lower::{
     self, ContainerAffinity, ContainerInput, DeviceAttachments, DnsNotice, EnvFile, MountedVolume,
     MountedVolumes, security,
 };
-use crate::runtime::observed::{ContainerState, RuntimeId, RuntimePod};
-use crate::spec::{Container, ImageSource, Pod, Role};
-use crate::status::Waiting;
+use lifecycle::observed::{ContainerState, RuntimeId, RuntimePod};
+use lifecycle::spec::{Container, ImageSource, Pod, Role};
+use lifecycle::status::Waiting;
+use lifecycle::sync_plan::{Kill, KillReason, Plan};
 
 /// The first wait after a sandbox could not be created, doubled each time. The runtime may be busy undoing a
 /// sandbox that a previous agent began to create.
@@ -591,7 +591,7 @@ mod tests {
     #[test]
     fn ephemeral_container_waits_for_its_target() {
         let id = "1234".to_owned();
-        let found = crate::runtime::observed::RuntimeContainer::started(&id, "app");
+        let found = lifecycle::observed::RuntimeContainer::started(&id, "app");
         let observed = RuntimePod::new(Vec::new(), vec![found]);
         let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
             let target_container_name = name.to_owned();

@@ -15,15 +15,15 @@ use tracing::error;
 
 use super::{Next, RUNTIME_RETRY, Worker, WorkerContext, WorkerMessage};
 use crate::observability::events::AgentEvent;
-use crate::pods::sync_plan::{Kill, KillReason, Plan};
 use crate::reclaim::gc::dead_sandboxes;
 use crate::runtime::hooks;
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::runtime::probes::ProbeReport;
 use crate::runtime::relist;
-use crate::spec::Pod;
-use crate::status::RestartingAll;
 use crate::supervisor::caught;
+use lifecycle::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
+use lifecycle::spec::Pod;
+use lifecycle::status::RestartingAll;
+use lifecycle::sync_plan::{Kill, KillReason, Plan};
 
 /// The shortest grace period of a container in seconds, whatever is requested. Upstream's value.
 const LEAST_GRACE: i64 = 2;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use cri::v1;
 use host::file_kind::disk_usage;
 
-use super::rank::{ContainerUsage, Disk, Usage};
 use crate::runtime::Runtime;
 use crate::runtime::lower::NodeEnvironment;
 use crate::runtime::lower::annotations::{CONTAINER_NAME, POD_UID};
 use crate::runtime::lower::sandbox::log_directory_of;
-use crate::spec::Pod;
+use lifecycle::eviction::{ContainerUsage, Disk, Usage};
+use lifecycle::spec::Pod;
 
 /// Disk usage of a pod without the writable layers of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

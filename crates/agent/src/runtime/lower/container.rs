@@ -8,7 +8,7 @@ use objects::pod::OsName;
 use super::env::Environment;
 use super::input::{ContainerInput, PodInput};
 use super::{LowerError, annotations, expansion, mounts, path, resources, security};
-use crate::spec::{Container, QosResourceRequest};
+use lifecycle::spec::{Container, QosResourceRequest};
 
 /// Returns the configuration of a container with the variables that [`super::env::variables`] returned.
 pub fn container(

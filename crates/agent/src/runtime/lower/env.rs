@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::input::{ContainerInput, PodInput};
 use super::{LowerError, downward, env_file, expansion, service_links};
-use crate::spec::{EnvVar, EnvVarSource, FileKeySelector, LocalSource};
+use lifecycle::spec::{EnvVar, EnvVarSource, FileKeySelector, LocalSource};
 
 /// Names and values, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

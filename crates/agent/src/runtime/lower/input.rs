@@ -14,8 +14,8 @@ use placement::windows::{AffinityDemand, GroupAffinity, plan_affinity};
 use placement::{CpuSet, Ledger, Node, NumaId};
 
 use super::Service;
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{Container, Pod, ResourceList, Role};
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{Container, Pod, ResourceList, Role};
 
 /// The properties of the node that are the same for all pods.
 #[derive(Debug, Clone, PartialEq)]

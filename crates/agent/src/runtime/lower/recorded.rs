@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::tests::{node_env, service};
 use super::*;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 mod pod_traces;
 

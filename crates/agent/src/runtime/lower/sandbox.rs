@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::dns::{self, DnsNotice};
 use super::input::{NodeEnvironment, PodInput};
 use super::{LowerError, annotations, cgroup, hostname, path, qos, resources, security};
-use crate::spec::{Container, ContainerPort, Metadata, Pod, QosResourceRequest};
+use lifecycle::spec::{Container, ContainerPort, Metadata, Pod, QosResourceRequest};
 
 /// A sandbox's configuration, and notices for the pod's owner.
 #[derive(Debug, Clone, PartialEq)]

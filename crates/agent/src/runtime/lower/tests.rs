@@ -6,7 +6,7 @@ use objects::pod::OsName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::{Pod, ResourceList};
+use lifecycle::spec::{Pod, ResourceList};
 
 mod affinity;
 mod amounts;

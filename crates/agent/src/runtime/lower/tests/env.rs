@@ -211,7 +211,7 @@ fn resources_are_rendered_in_units_of_the_divisor() {
         ("", "limits.hugepages-2Mi", Some("1Mi"), "4"),
         ("", "requests.hugepages-2Mi", None, "0"),
     ] {
-        let of = crate::spec::ResourceFieldRef {
+        let of = lifecycle::spec::ResourceFieldRef {
             container_name: container.to_owned(),
             resource: resource.to_owned(),
             divisor: divisor.map(|text| text.parse().unwrap()),
