@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cri::v1;
-use host::os::{owners, system};
+use host::os::system;
 use objects::kubelet_config::EvictionSignal;
 use objects::resources::EPHEMERAL_STORAGE;
 use tokio::sync::{mpsc, watch};
@@ -160,8 +160,7 @@ async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
 
 /// Returns true if two paths are on different file systems.
 fn differ(one: &Path, other: &Path) -> bool {
-    let device = |path: &Path| std::fs::metadata(path).map(|of| owners::identity(&of).0);
-    matches!((device(one), device(other)), (Ok(one), Ok(other)) if one != other)
+    matches!(system::same_file_system(one, other), Ok(false))
 }
 
 struct Reclaimer {

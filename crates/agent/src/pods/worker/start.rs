@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cri::v1;
+use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::info;
 
 use super::{Next, PodContext, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
-use crate::cpusets::tracker::{StartGuard, TrackedContainer};
+use crate::cpusets::tracker::{RebalanceError, StartGuard, TrackedContainer};
 use crate::observability::events::AgentEvent;
 use crate::runtime::hooks;
 use crate::runtime::images::{ImageLookup, ImageRequest, PresentImage, credentials};
@@ -200,7 +201,7 @@ impl Worker {
             .runtime
             .check_sandbox(&config)
             .map_err(|error| failed(self, error.to_string()))?;
-        make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
+        make_directory(&config.log_directory).map_err(|error| failed(self, error.to_string()))?;
         let request =
             v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };
         let begun = Instant::now();
@@ -274,7 +275,8 @@ impl Worker {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
             _ => sync.node_env.ips.clone(),
         };
-        let target = target(container, &self.observed).map_err(&config_error)?;
+        let target = target(container, &self.observed);
+        let target = target.map_err(|error| config_error(error.to_string()))?;
         let mut of = ContainerInput {
             container,
             role,
@@ -308,7 +310,8 @@ impl Worker {
         let own = sync.affinities.get(&container.name).cloned().unwrap_or_default();
         let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
         if let Some(directory) = log.parent() {
-            make_directory(&directory.display().to_string()).map_err(&config_error)?;
+            make_directory(&directory.display().to_string())
+                .map_err(|error| config_error(error.to_string()))?;
         }
 
         let mut request = v1::CreateContainerRequest {
@@ -338,6 +341,7 @@ impl Worker {
         record(AgentEvent::Created);
         // The container is not moved until it has started.
         let starting = self.register(pod, container, &id, own).await.map_err(|error| {
+            let error = error.to_string();
             record(AgentEvent::Failed { error: error.clone() });
             StartFailure::new("RunContainerError", error)
         })?;
@@ -364,7 +368,7 @@ impl Worker {
         container: &Container,
         id: &RuntimeId,
         affinity: ContainerAffinity,
-    ) -> Result<StartGuard, String> {
+    ) -> Result<StartGuard, RebalanceError> {
         let entry = TrackedContainer {
             pod_uid: pod.metadata.uid.clone(),
             container: container.name.clone(),
@@ -380,7 +384,7 @@ impl Worker {
         let (runtime, os) = (&self.context.runtime.cri, self.context.state.node_env().os);
         let moved =
             cpuset_tracker.set_cpuset_before_start(runtime, os, id.clone(), now, &starting).await;
-        moved.map(|()| starting).map_err(|error| error.to_string())
+        moved.map(|()| starting)
     }
 
     async fn after_start(
@@ -517,13 +521,26 @@ impl Worker {
     }
 }
 
+/// The target of an ephemeral container does not exist. The text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unable to find target container {0}")]
+struct NoTarget(String);
+
+/// A directory of the host could not be created.
+#[derive(Debug, Error)]
+#[error("mkdir {path}: {cause}")]
+struct MakeDirectoryError {
+    path: String,
+    cause: std::io::Error,
+}
+
 /// Returns the container whose processes an ephemeral container shares, if it names one.
-fn target(container: &Container, observed: &RuntimePod) -> Result<Option<RuntimeId>, String> {
+fn target(container: &Container, observed: &RuntimePod) -> Result<Option<RuntimeId>, NoTarget> {
     let name = container.target_container_name.as_str();
     match (name, observed.container(name)) {
         ("", _) => Ok(None),
         (_, Some(found)) => Ok(Some(found.id.clone())),
-        (_, None) => Err(format!("unable to find target container {name}")),
+        (_, None) => Err(NoTarget(name.to_owned())),
     }
 }
 
@@ -564,8 +581,9 @@ fn image_volumes<'a>(
     volumes.filter_map(|volume| volume.image.as_ref())
 }
 
-fn make_directory(path: &str) -> Result<(), String> {
-    std::fs::create_dir_all(path).map_err(|error| format!("mkdir {path}: {error}"))
+fn make_directory(path: &str) -> Result<(), MakeDirectoryError> {
+    let path = path.to_owned();
+    std::fs::create_dir_all(&path).map_err(|cause| MakeDirectoryError { path, cause })
 }
 
 /// Returns the API's message without the request.
@@ -593,14 +611,14 @@ mod tests {
         let id = "1234".to_owned();
         let found = lifecycle::observed::RuntimeContainer::started(&id, "app");
         let observed = RuntimePod::new(Vec::new(), vec![found]);
-        let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
+        let check = |name: &str, expected: Result<Option<RuntimeId>, NoTarget>| {
             let target_container_name = name.to_owned();
             let container = Container { target_container_name, ..Container::default() };
             assert_eq!(target(&container, &observed), expected, "{name}");
         };
         check("", Ok(None));
         check("app", Ok(Some(id)));
-        check("later", Err("unable to find target container later".to_owned()));
+        check("later", Err(NoTarget("later".to_owned())));
     }
 
     #[test]
