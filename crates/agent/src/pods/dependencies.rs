@@ -27,7 +27,7 @@ use client::ErrorLog;
 use lifecycle::resource_claims::{self, ClaimError};
 use lifecycle::spec::{NameOnly, Pod};
 
-/// The objects that a pod refers to, as far as they exist.
+/// The existing objects that a pod refers to.
 #[derive(Clone, Default)]
 pub struct Dependencies {
     pub configs: Configs,

@@ -1,4 +1,4 @@
-//! Evictions as far as they touch the machine: [`measure()`] and [`watch()`] read amounts, [`collect`] reads the
+//! The part of evictions that touches the machine: [`measure()`] and [`watch()`] read amounts, [`collect`] reads the
 //! usage of pods.
 //!
 //! Decides nothing: [`lifecycle::eviction`] does.
