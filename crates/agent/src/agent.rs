@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use client::events::write_events;
@@ -32,24 +32,24 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::admission;
-use crate::context::{AgentContext, WorkerReport};
-use crate::cpusets::reconcile;
-use crate::cpusets::tracker::CpusetTracker;
+use crate::cpusets::reconcile::CpusetReconciler;
 use crate::ledger::allocations::{AllocationError, Allocations};
 use crate::ledger::file::{LedgerError, LedgerFile};
 use crate::node::environment::{self, Places};
-use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
+use crate::node::{self, Description, RuntimeHealth, SettingsError, Takeover};
+use crate::node_state::NodeState;
 use crate::observability::events::AgentEvent;
-use crate::observability::metrics::{AgentMetrics, PodGauges};
+use crate::observability::metrics::{AgentMetrics, PodGauges, PodResourcesMetrics};
 use crate::observability::pod_resources;
 use crate::observability::recorder::{EVENT_WRITES, Recorder};
-use crate::observability::stats::Stats;
+use crate::observability::stats::{self, Stats};
 use crate::pods::dependencies::PodDependencies;
 use crate::pods::pod_set::{self, PodSet, PodWithManifest};
 use crate::pods::static_pods::{self, mirror};
-use crate::pods::worker::Termination;
-use crate::reclaim::housekeeping;
+use crate::pods::worker::{Termination, WorkerContext};
+use crate::publications::{Publications, WorkerReport};
+use crate::reclaim::housekeeping::Housekeeping;
+use crate::runtime::Runtime;
 use crate::runtime::cgroups::{self, PodCgroups};
 use crate::runtime::images::Images;
 use crate::runtime::logs::rotate::Policy;
@@ -57,12 +57,13 @@ use crate::runtime::lower::NodeEnvironment;
 use crate::runtime::probes::{ProbeLoop, ProbeReport, Probes, result_counter};
 use crate::runtime::relist::{self, PodSummary};
 use crate::server::{Access, Server};
-use crate::spec::ResourceList;
-use crate::status::pod_cache::PodCache;
 use crate::supervisor::{self, Supervisor, TaskError, millis};
 use crate::volumes::Volumes;
 use client::ErrorLog;
 use client::clock::{Clock, SystemClock};
+use lifecycle::admission;
+use lifecycle::eviction::Pressure;
+use lifecycle::spec::ResourceList;
 
 mod log_rotation;
 mod manifests;
@@ -152,10 +153,23 @@ enum AgentMessage {
     RunningLogs(oneshot::Sender<Vec<RunningLog>>),
 }
 
+/// The parts of an agent, to inspect it while it runs.
+#[derive(Debug, Clone)]
+pub struct AgentParts {
+    pub runtime: Arc<Runtime>,
+    pub state: Arc<NodeState>,
+    pub publications: Arc<Publications>,
+    pub metrics: Arc<AgentMetrics>,
+    pub reconciler: Arc<CpusetReconciler>,
+    pub housekeeping: Arc<Housekeeping>,
+}
+
 /// An agent that is ready to run.
 #[derive(Debug)]
 pub struct Agent {
-    context: Arc<AgentContext>,
+    context: Arc<WorkerContext>,
+    reconciler: Arc<CpusetReconciler>,
+    housekeeping: Arc<Housekeeping>,
     node: Arc<RwLock<admission::Node>>,
     description: Description,
     root: PathBuf,
@@ -220,7 +234,7 @@ impl Agent {
         tokio::spawn(supervisor::restart_on_panic("event recorder", move || {
             write_events(queue.clone(), client.clone(), EVENT_WRITES)
         }));
-        let metrics = AgentMetrics::new();
+        let metrics = Arc::new(AgentMetrics::new());
         metrics.node_name.set(&[&node.name], 1.0);
         metrics.gates(&config.feature_gates);
         let cri_metrics = metrics.cri.clone();
@@ -229,7 +243,6 @@ impl Agent {
         let (probe_reports, probed) = mpsc::unbounded_channel();
         let counter = result_counter(&metrics.probes);
         let (probes, probe_loop) = Probes::new(runtime.clone(), probe_reports, counter);
-        let (worker_reports, reports) = mpsc::unbounded_channel();
         let (capabilities, can) = watch::channel(None);
 
         let kernel = host::cgroups::Cgroups::observe();
@@ -244,37 +257,50 @@ impl Agent {
         let node_env = environment::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
         let amounts = qos_cgroups::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &node_env);
-        let context = AgentContext {
+        let runtime = Arc::new(Runtime {
             images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
-            dependencies: PodDependencies::new(api.clone(), Arc::clone(&clock), api_address),
-            probes,
-            cpuset_tracker: CpusetTracker::default(),
-            reconcile_history: tokio::sync::Mutex::default(),
-            starts: Arc::new(Semaphore::new(STARTS)),
-            ledger: Mutex::new(ledger),
-            allocations: Mutex::new(allocations),
-            change_static_cpus: config
-                .feature_gates
-                .enabled(Gate::InPlacePodVerticalScalingExclusiveCpus),
-            ledger_changed: watch::Sender::new(0),
-            node_env: RwLock::new(Arc::new(node_env)),
+            cri: runtime,
             capabilities: can,
+            probes,
             volumes: Volumes::new(root.clone()),
             cgroups,
             pids_limit: config.pod_pids_limit,
             log_links,
-            active: watch::Sender::default(),
-            known_pods: watch::Sender::default(),
-            mirrors: watch::Sender::default(),
-            pod_cache: PodCache::with_metrics(metrics.pod_lifecycle.clone()),
-            metrics,
-            reports: worker_reports,
-            api,
+            starts: Arc::new(Semaphore::new(STARTS)),
+            metrics: metrics.sync.clone(),
+        });
+        let change_static_cpus =
+            config.feature_gates.enabled(Gate::InPlacePodVerticalScalingExclusiveCpus);
+        let state =
+            NodeState::new(ledger, allocations, node_env, change_static_cpus, Arc::clone(&metrics));
+        let state = Arc::new(state);
+        let (publications, reports) = Publications::new(metrics.pod_lifecycle.clone());
+        let publications = Arc::new(publications);
+        let reconciler = CpusetReconciler::new(
+            Arc::clone(&runtime),
+            Arc::clone(&state),
+            Arc::clone(&publications),
+            recorder.clone(),
+            Arc::clone(&metrics),
+        );
+        let housekeeping = Housekeeping::new(
+            Arc::clone(&runtime),
+            Arc::clone(&state),
+            Arc::clone(&publications),
+            metrics.left_behind.clone(),
+        );
+        let dependencies = PodDependencies::new(api.clone(), Arc::clone(&clock), api_address);
+        let context = WorkerContext {
             runtime,
+            state,
+            publications,
+            dependencies: Arc::new(dependencies),
+            api,
             recorder,
             clock,
+            metrics,
         };
-        let enforced = context.cgroups.is_some()
+        let enforced = context.runtime.cgroups.is_some()
             && config.enforce_node_allocatable.contains(&Enforcement::Pods);
         let seen = admission::Node {
             name: node.name.clone(),
@@ -285,6 +311,8 @@ impl Agent {
         };
         Ok(Agent {
             context: Arc::new(context),
+            reconciler: Arc::new(reconciler),
+            housekeeping: Arc::new(housekeeping),
             node: Arc::new(RwLock::new(seen)),
             description: node,
             root,
@@ -302,8 +330,16 @@ impl Agent {
     }
 
     #[must_use]
-    pub fn context(&self) -> Arc<AgentContext> {
-        Arc::clone(&self.context)
+    pub fn parts(&self) -> AgentParts {
+        let WorkerContext { runtime, state, publications, metrics, .. } = &*self.context;
+        AgentParts {
+            runtime: Arc::clone(runtime),
+            state: Arc::clone(state),
+            publications: Arc::clone(publications),
+            metrics: Arc::clone(metrics),
+            reconciler: Arc::clone(&self.reconciler),
+            housekeeping: Arc::clone(&self.housekeeping),
+        }
     }
 
     /// Runs until `stop` has a value. Returns an error if a background task ends that the agent cannot run
@@ -314,37 +350,53 @@ impl Agent {
     ) -> Result<(), TaskError> {
         let Agent { context, node, description, root, report, probed, reports, .. } = self;
         let (capabilities, listener) = (self.capabilities, self.listener);
+        let WorkerContext { runtime, state, publications, recorder, clock, metrics, .. } =
+            &*context;
         let mut tasks = Supervisor::new(stop.clone());
-        context.note_ledger_change();
-        context.recorder.node(&description.name, AgentEvent::Starting);
+        state.note_ledger_change();
+        recorder.node(&description.name, AgentEvent::Starting);
         if self.enforced {
-            context.recorder.node(&description.name, AgentEvent::AllocatableEnforced);
+            recorder.node(&description.name, AgentEvent::AllocatableEnforced);
         }
         tasks.required("probes", self.probe_loop.run());
-        tasks.restarted("services", Arc::clone(&context), |context| async move {
-            context.dependencies.watch_services().await;
+        tasks.restarted("services", Arc::clone(&context.dependencies), |dependencies| async move {
+            dependencies.watch_services().await;
         });
-        if let Some(cgroups) = context.cgroups.clone() {
-            let inputs = (Arc::clone(&context), cgroups, self.amounts);
-            tasks.restarted("QoS cgroups", inputs, |(context, cgroups, amounts)| {
-                qos_cgroups::run(context, cgroups, amounts)
+        if let Some(cgroups) = runtime.cgroups.clone() {
+            let active = publications.active.subscribe();
+            let inputs = (Arc::clone(state), active, cgroups, self.amounts);
+            tasks.restarted("QoS cgroups", inputs, |(state, active, cgroups, amounts)| {
+                qos_cgroups::run(state, active, cgroups, amounts)
             });
         }
-        let inputs = (Arc::clone(&context), root.clone());
-        tasks.restarted("pod resources API", inputs, |(context, root)| {
-            serve_pod_resources(context, root)
+        let inputs = (Arc::clone(state), Arc::clone(publications), root.clone());
+        let calls = metrics.pod_resources.clone();
+        tasks.restarted("pod resources API", inputs, move |(state, publications, root)| {
+            serve_pod_resources(state, publications, calls.clone(), root)
         });
         if let Some(listener) = listener {
-            let stats = Stats::new(Arc::clone(&context), root.clone(), description.name.clone());
-            let backend = AgentBackend::new(Arc::clone(&context), self.configuration, stats);
+            let sources = stats::Sources {
+                runtime: Arc::clone(runtime),
+                state: Arc::clone(state),
+                publications: Arc::clone(publications),
+            };
+            let name = description.name.clone();
+            let stats = Stats::new(sources, Arc::clone(clock), root.clone(), name);
+            let backend = AgentBackend::new(
+                Arc::clone(runtime),
+                Arc::clone(publications),
+                Arc::clone(metrics),
+                self.configuration,
+                stats,
+            );
             let access = Access::reviewed(
                 context.api.clone(),
                 description.name.clone(),
                 description.settings.access.clone(),
             );
-            let server = Server::new(Arc::new(backend), context.runtime.clone())
+            let server = Server::new(Arc::new(backend), runtime.cri.clone())
                 .open_to(access)
-                .measured(&context.metrics.registry);
+                .measured(&metrics.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();
             tasks.required("server", server.serve(listener, ends));
@@ -354,23 +406,23 @@ impl Agent {
             });
         }
         let (health, healthy) = watch::channel(RuntimeHealth::Starting);
-        let runtime = context.runtime.clone();
-        tasks.restarted("runtime health", (runtime.clone(), health), |(runtime, health)| {
+        let cri = runtime.cri.clone();
+        tasks.restarted("runtime health", (cri.clone(), health), |(runtime, health)| {
             node::runtime::watch(runtime, health)
         });
-        let inputs = (runtime.clone(), healthy.clone(), capabilities);
+        let inputs = (cri.clone(), healthy.clone(), capabilities);
         tasks.restarted("runtime capabilities", inputs, |(runtime, health, capabilities)| {
             follow_capabilities(runtime, health, capabilities)
         });
-        let inputs = (Arc::clone(&context), report.clone());
-        tasks.restarted("node report", inputs, |(context, report)| publish_report(context, report));
+        let inputs = (Arc::clone(state), report.clone());
+        tasks.restarted("node report", inputs, |(state, report)| publish_report(state, report));
         let (pressure, pressed) = watch::channel(Pressure::default());
         let inputs = (Arc::clone(&node), pressed.clone());
         tasks.restarted("pressure for admission", inputs, |(node, pressure)| {
             reclaim::update_admission(node, pressure)
         });
         let (images, have) = watch::channel(Arc::default());
-        tasks.restarted("image list", (runtime, images), |(runtime, images)| {
+        tasks.restarted("image list", (cri, images), |(runtime, images)| {
             node::images::watch(runtime, images)
         });
         let (takeover, taken_over) = watch::channel(Takeover::Unknown);
@@ -386,10 +438,9 @@ impl Agent {
         };
         let (object, seen) = watch::channel(None);
         let (events, recorded_events) = mpsc::unbounded_channel();
-        let recorder = context.recorder.clone();
         tasks.required(
             "node events",
-            record_node_events(recorder, description.name.clone(), recorded_events),
+            record_node_events(recorder.clone(), description.name.clone(), recorded_events),
         );
         let name = description.name.clone();
         let settings = LoopSettings {
@@ -400,7 +451,7 @@ impl Agent {
             pressure,
             takeover: takeover.clone(),
         };
-        let mirrors = context.mirrors.subscribe();
+        let mirrors = publications.mirrors.subscribe();
         let inputs = (context.api.clone(), name, seen.clone(), mirrors);
         tasks.restarted("mirror pods", inputs, |(api, name, object, mirrors)| {
             mirror::run(api, name, object, mirrors)
@@ -416,19 +467,19 @@ impl Agent {
             let _ = tokio::time::timeout(FIRST_ANSWER, answered).await;
             node::run(api, description, sources, object, events).await;
         });
-        let inputs = (Arc::clone(&context), Arc::clone(&node), seen.clone(), healthy.clone());
-        tasks.restarted("node for admission", inputs, |(context, node, object, health)| {
-            node_sync::run(context, node, object, health)
+        let inputs = (Arc::clone(state), Arc::clone(&node), seen.clone(), healthy.clone());
+        tasks.restarted("node for admission", inputs, |(state, node, object, health)| {
+            node_sync::run(state, node, object, health)
         });
 
         // Nothing is decided before the running containers and the Node object are known.
         let ready = async {
-            let first = first_relist(&context.runtime).await;
+            let first = first_relist(&runtime.cri).await;
             takeover.send_replace(match first.values().any(PodSummary::is_alive) {
                 true => Takeover::UnderWay,
                 false => Takeover::Done,
             });
-            let _ = context.capabilities.clone().wait_for(Option::is_some).await;
+            let _ = runtime.capabilities.clone().wait_for(Option::is_some).await;
             let _ = seen.clone().wait_for(Option::is_some).await;
             first
         };
@@ -437,11 +488,11 @@ impl Agent {
             error = tasks.failed() => return Err(error),
             _ = stop.wait_for(Option::is_some) => return Ok(()),
         };
-        node_sync::take(&context, &node, seen.borrow().as_deref(), &healthy.borrow());
+        node_sync::take(state, &node, seen.borrow().as_deref(), &healthy.borrow());
         // Running containers are moved to their CPUs before anything else starts.
         let checking = async {
-            adopt_running(&context, &first).await;
-            reconcile::reconcile_all(&context).await
+            adopt_running(state, &self.reconciler, &first).await;
+            self.reconciler.reconcile_all().await
         };
         let checked = tokio::select! {
             checked = checking => checked,
@@ -449,9 +500,13 @@ impl Agent {
             _ = stop.wait_for(Option::is_some) => return Ok(()),
         };
         info!(?checked, "adopted running containers");
-        let inputs = (Arc::clone(&context), self.check_every);
-        tasks.restarted("cpusets", inputs, |(context, every)| reconcile::run(context, every));
-        tasks.restarted("housekeeping", Arc::clone(&context), housekeeping::run);
+        let inputs = (self.reconciler, self.check_every);
+        tasks.restarted("cpusets", inputs, |(reconciler, every)| async move {
+            reconciler.run(every).await;
+        });
+        tasks.restarted("housekeeping", self.housekeeping, |housekeeping| async move {
+            housekeeping.run().await;
+        });
         let pods = PodSet::new(Arc::clone(&context), node, first);
         let (pods, mode) =
             follow(&context, pods, settings, probed, reports, &mut tasks, stop).await?;
@@ -481,7 +536,7 @@ struct LoopSettings {
 
 /// Handles the messages about pods until the agent is stopped.
 async fn follow(
-    context: &Arc<AgentContext>,
+    context: &WorkerContext,
     mut pods: PodSet,
     settings: LoopSettings,
     mut probed: mpsc::UnboundedReceiver<ProbeReport>,
@@ -497,31 +552,33 @@ async fn follow(
         let reflector = Reflector::new(api, PODS, scope, pod_set::read);
         reflector.run(move |change| messages.send(AgentMessage::Pods(change)).is_ok())
     });
-    let inputs = (context.runtime.clone(), context.metrics.gauges.clone(), messages.clone());
+    let WorkerContext { runtime, state, publications, recorder, clock, .. } = context;
+    let inputs = (runtime.cri.clone(), context.metrics.gauges.clone(), messages.clone());
     tasks.restarted("relist", inputs, |(runtime, gauges, messages)| {
         relist_loop(runtime, gauges, messages)
     });
     match files {
         None => pods.handle_static_pods(Vec::new()),
         Some(files) => {
-            let inputs = (Arc::clone(context), files, messages.clone());
-            tasks.restarted("static pods", inputs, |(context, files, messages)| {
-                manifests::follow(context, files, messages)
+            let inputs = (recorder.clone(), Arc::clone(clock), files, messages.clone());
+            tasks.restarted("static pods", inputs, |(recorder, clock, files, messages)| {
+                manifests::follow(recorder, clock, files, messages)
             });
         }
     }
-    let inputs = (Arc::clone(context), logs, messages.clone());
-    tasks.restarted("log rotation", inputs, |(context, (policy, every), messages)| {
-        log_rotation::run(context, policy, every, messages)
+    let inputs = ((runtime.cri.clone(), Arc::clone(clock)), logs, messages.clone());
+    tasks.restarted("log rotation", inputs, |(parts, (policy, every), messages)| {
+        log_rotation::run(parts, policy, every, messages)
     });
-    let inputs = (Arc::clone(context), reclaim, pressure, messages);
-    tasks.restarted("reclaim", inputs, |(context, settings, pressure, messages)| {
-        reclaim::run(context, settings, pressure, messages)
+    let parts = (Arc::clone(runtime), Arc::clone(state), Arc::clone(publications));
+    let inputs = (parts, recorder.clone(), reclaim, pressure, messages);
+    tasks.restarted("reclaim", inputs, |(parts, recorder, settings, pressure, messages)| {
+        reclaim::run(parts, recorder, settings, pressure, messages)
     });
     loop {
         if pods.is_complete() && *takeover.borrow() != Takeover::Done {
             // Running pods that were given CPUs just now are moved there before the node reports ready.
-            if let Err(error) = context.rebalance().await {
+            if let Err(error) = state.rebalance(&runtime.cri).await {
                 warn!(%error, "a running container does not have its CPUs yet; the next check moves it");
             }
             takeover.send_replace(Takeover::Done);
@@ -554,14 +611,18 @@ async fn follow(
 
 /// Registers the running containers. If the ledger lost the CPUs of containers, the CPUs that are
 /// exclusive to them in the kernel are committed first.
-async fn adopt_running(context: &AgentContext, first: &BTreeMap<String, PodSummary>) {
-    let place = |uid: &str, name: &str| context.ledger().affinity(&PodUid::new(uid), name);
-    context.cpuset_tracker.adopt(first, place);
-    if !context.ledger().lost_cpus() {
+async fn adopt_running(
+    state: &NodeState,
+    reconciler: &CpusetReconciler,
+    first: &BTreeMap<String, PodSummary>,
+) {
+    let place = |uid: &str, name: &str| state.ledger().affinity(&PodUid::new(uid), name);
+    state.cpuset_tracker.adopt(first, place);
+    if !state.ledger().lost_cpus() {
         return;
     }
-    let in_use = reconcile::cpus_in_use(context).await;
-    let recovered = context.ledger().recover(&in_use);
+    let in_use = reconciler.cpus_in_use().await;
+    let recovered = state.ledger().recover(&in_use);
     match recovered {
         Ok(recovered) => {
             for (pod, containers) in &recovered {
@@ -572,8 +633,8 @@ async fn adopt_running(context: &AgentContext, first: &BTreeMap<String, PodSumma
         }
         Err(error) => warn!(%error, "failed to recover the CPUs of running containers"),
     }
-    context.note_ledger_change();
-    context.cpuset_tracker.adopt(first, place);
+    state.note_ledger_change();
+    state.cpuset_tracker.adopt(first, place);
 }
 
 /// Makes the cgroups above all pods. If that fails, a warning is logged and pods run without limits of
@@ -599,11 +660,16 @@ fn pod_cgroups(
 }
 
 /// Serves the Pod Resources API. A failure is not fatal: only monitoring depends on it.
-async fn serve_pod_resources(context: Arc<AgentContext>, root: PathBuf) {
-    let os = context.node_env().os;
+async fn serve_pod_resources(
+    state: Arc<NodeState>,
+    publications: Arc<Publications>,
+    metrics: PodResourcesMetrics,
+    root: PathBuf,
+) {
     let mut errors = ErrorLog::default();
     loop {
-        let served = pod_resources::serve(Arc::clone(&context), os, &root).await;
+        let (state, publications) = (Arc::clone(&state), Arc::clone(&publications));
+        let served = pod_resources::serve(state, publications, metrics.clone(), &root).await;
         let error = served.map_or_else(|error| error.to_string(), |()| "serving ended".to_owned());
         if errors.failed(&error) {
             let retry_in_ms = millis(SERVE_RETRY);
@@ -713,11 +779,11 @@ async fn follow_capabilities(
 }
 
 /// Publishes the allocations for schedulers.
-async fn publish_report(context: Arc<AgentContext>, report: watch::Sender<Arc<NodeReport>>) {
-    let mut ledger_changed = context.ledger_changed.subscribe();
+async fn publish_report(state: Arc<NodeState>, report: watch::Sender<Arc<NodeReport>>) {
+    let mut ledger_changed = state.ledger_changes();
     let mut errors = ErrorLog::default();
     loop {
-        let ledger = context.ledger().contents().clone();
+        let ledger = state.ledger().contents().clone();
         let mut next = NodeReport::clone(&report.borrow());
         match next.set_ledger(ledger) {
             Ok(()) => {

@@ -12,6 +12,7 @@
 //! `describe`, `run`, `runtime` and `images` do I/O. Pressure is decided by eviction. Cordons and taints of
 //! other writers are kept.
 
+use lifecycle::eviction::Pressure;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -86,14 +87,6 @@ pub struct Observation {
 pub struct Devices {
     pub all: u64,
     pub healthy: u64,
-}
-
-/// The pressures of the node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pressure {
-    pub memory: bool,
-    pub disk: bool,
-    pub pids: bool,
 }
 
 /// An image on the node.

@@ -16,7 +16,7 @@ use host::os::mounts;
 use thiserror::Error;
 
 use crate::runtime::lower::LowerError;
-use crate::spec::{Pod, Projection, Volume};
+use lifecycle::spec::{Pod, Projection, Volume};
 
 mod atomic;
 mod contents;

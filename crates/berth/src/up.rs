@@ -8,8 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::agent::{Agent, ShutdownMode};
-use agent::context::AgentContext;
+use agent::agent::{Agent, AgentParts, ShutdownMode};
 use agent::node::{Description, EVERY_ADDRESS, NodeOptions, describe};
 use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};
@@ -102,10 +101,10 @@ impl Node {
         &self.server
     }
 
-    /// Returns the agent's context.
+    /// Returns the parts of the agent.
     #[must_use]
-    pub fn context(&self) -> Arc<AgentContext> {
-        self.agent.context()
+    pub fn agent_parts(&self) -> AgentParts {
+        self.agent.parts()
     }
 
     #[must_use]

@@ -141,8 +141,8 @@ fn demand(recorded: &Value) -> Result<Demand> {
     if let Some(pod_level) = recorded.get("pod_level_resources") {
         pod["spec"]["resources"] = pod_level.clone();
     }
-    let pod: agent::spec::Pod = serde_json::from_value(pod).context("pod")?;
-    Ok(agent::placement_demand(&pod))
+    let pod: lifecycle::spec::Pod = serde_json::from_value(pod).context("pod")?;
+    Ok(lifecycle::placement_demand(&pod))
 }
 
 /// Returns the pod and container of a step.

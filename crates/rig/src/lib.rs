@@ -3,7 +3,8 @@
 //! [`guest::Guest`] is a whole machine for a test, with NUMA nodes and hyper-threads that this
 //! machine may lack.
 //!
-//! [`logs::capture`] captures log events, and [`berth_binary`] is the binary under test.
+//! [`logs::capture`] captures log events, [`golden_node`] reads recordings of the kubelet, and
+//! [`berth_binary`] is the binary under test.
 //!
 //! For tests only. A containerd needs Debian's packages `containerd`, `runc`, `busybox-static` and
 //! `containernetworking-plugins`, and root on Linux; otherwise [`Containerd::start`] returns the
@@ -23,6 +24,7 @@ mod binary;
 mod cgroups;
 pub mod clients;
 mod containerd;
+pub mod golden_node;
 pub mod guest;
 mod image;
 mod leftovers;

@@ -117,10 +117,26 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         &["cri", "host", "placement", "classes"],
     ),
     (
+        "lifecycle",
+        Pure,
+        "The life of a pod on its node, as decisions: admission, next actions, status, eviction.",
+        &["objects", "placement"],
+    ),
+    (
         "agent",
         Portable,
         "The node agent: pod workers, ledger, volumes, probes, status.",
-        &["objects", "classes", "placement", "host", "cri", "https", "client", "metrics"],
+        &[
+            "objects",
+            "classes",
+            "placement",
+            "lifecycle",
+            "host",
+            "cri",
+            "https",
+            "client",
+            "metrics",
+        ],
     ),
     (
         "berth",
@@ -141,6 +157,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "client",
             "controllers",
             "runtime",
+            "lifecycle",
             "agent",
         ],
     ),
@@ -162,6 +179,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "apiserver",
             "client",
             "controllers",
+            "lifecycle",
             "agent",
             "berth",
             RIG,
@@ -254,6 +272,25 @@ const IMPURE_PATHS: &[&str] = &[
 const CLOCKS: &[&str] = &["Instant", "SystemTime"];
 const PRINTING: &[&str] = &["dbg", "eprint", "eprintln", "print", "println"];
 
+/// Pure modules of a crate that is not pure, with the reason why they are there.
+const PURE_MODULES: &[(&str, &str)] = &[
+    ("crates/agent/src/runtime/lower", "written in the messages of `cri`"),
+    ("crates/agent/src/pods/resize", "written in the limits of `host` and the messages of `cri`"),
+    ("crates/agent/src/volumes/contents", "written in the inputs of `lower`"),
+    ("crates/agent/src/volumes/references", "used by `contents`"),
+];
+/// Crates whose names a pure module must not use, in addition to [`IMPURE_PATHS`].
+const IMPURE_CRATES: &[&str] = &["tokio", "tracing", "client", "https"];
+
+/// Crates that read the machine only through `host`.
+const THROUGH_HOST: &[&str] =
+    &["agent", "apiserver", "client", "controllers", "https", "lifecycle", "store"];
+/// Paths of one operating system, as they begin in source.
+const OS_PATHS: &[&str] = &["\"/proc", "\"/sys"];
+/// Files that name such paths and do not read them, and why.
+const OS_PATH_EXCEPTIONS: &[(&str, &str)] =
+    &[("crates/agent/src/runtime/lower/security.rs", "paths inside containers")];
+
 /// Files outside the OS crates that may ask which operating system they are compiled for, and why.
 const OS_CFG_EXCEPTIONS: &[(&str, &str)] = &[];
 
@@ -287,23 +324,74 @@ fn crates_use_only_what_the_table_lets_them() {
     report(&broken);
 }
 
+/// Returns the source files of a crate with blanked code, without tests.
+fn product_code(name: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut tests = Vec::new();
+    for path in rust_files(&root().join("crates").join(name).join("src")) {
+        let (code, modules) = source::without_tests(&source::blank(&read(&path)));
+        let directory = children_of(&path);
+        tests.extend(modules.into_iter().map(|module| directory.join(module)));
+        files.push((path, code));
+    }
+    // A test module in a file of its own may do what a test may do.
+    files.retain(|(path, _)| !tests.iter().any(|test| path.with_extension("").starts_with(test)));
+    files
+}
+
+#[test]
+fn pure_modules_touch_nothing_but_their_arguments() {
+    let mut broken = Vec::new();
+    for (module, _) in PURE_MODULES {
+        let module = root().join(module);
+        let mut files = product_code("agent");
+        files.retain(|(path, _)| path.with_extension("").starts_with(&module));
+        if files.is_empty() {
+            broken.push(format!("{}: no such module", shown(&module)));
+        }
+        for (path, code) in files {
+            let mut found = impurities(&code);
+            for name in IMPURE_CRATES {
+                let named = source::words(&code, name).into_iter();
+                let used = named.filter(|at| code[at + name.len()..].starts_with("::"));
+                found.extend(used.map(|at| (at, (*name).to_owned())));
+            }
+            broken.extend(found.into_iter().map(|(at, what)| {
+                format!("{}:{}: {what} in a pure module", shown(&path), source::line(&code, at))
+            }));
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn only_host_reads_paths_of_one_operating_system() {
+    let mut broken = Vec::new();
+    for name in THROUGH_HOST {
+        for (path, _) in product_code(name) {
+            if OS_PATH_EXCEPTIONS.iter().any(|(file, _)| root().join(file) == path) {
+                continue;
+            }
+            let text = read(&path);
+            // A test module in the same file is at its end.
+            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            for (number, line) in product.lines().enumerate() {
+                let is_comment = line.trim_start().starts_with("//");
+                if !is_comment && OS_PATHS.iter().any(|start| line.contains(start)) {
+                    let line = number + 1;
+                    broken.push(format!("{}:{line}: reads the machine without host", shown(&path)));
+                }
+            }
+        }
+    }
+    report(&broken);
+}
+
 #[test]
 fn pure_crates_touch_nothing_but_their_arguments() {
     let mut broken = Vec::new();
     for (name, ..) in WALLS.iter().filter(|(_, kind, ..)| *kind == Pure) {
-        let mut files = Vec::new();
-        let mut tests = Vec::new();
-        for path in rust_files(&root().join("crates").join(name).join("src")) {
-            let (code, modules) = source::without_tests(&source::blank(&read(&path)));
-            let directory = children_of(&path);
-            tests.extend(modules.into_iter().map(|module| directory.join(module)));
-            files.push((path, code));
-        }
-        // A test module in a file of its own may do what a test may do.
-        files.retain(|(path, _)| {
-            !tests.iter().any(|test| path.with_extension("").starts_with(test))
-        });
-        for (path, code) in files {
+        for (path, code) in product_code(name) {
             broken.extend(impurities(&code).into_iter().map(|(at, what)| {
                 format!("{}:{}: {what} in a pure crate", shown(&path), source::line(&code, at))
             }));

@@ -1,4 +1,4 @@
-//! Rotates logs that grow too large: [`keep`]. Between rotations it only reads file sizes.
+//! Rotates logs that grow too large: [`run`]. Between rotations it only reads file sizes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use super::AgentMessage;
-use crate::context::AgentContext;
 use crate::runtime::logs::rotate::{Outcome, Policy};
-use crate::runtime::observed::RuntimeId;
 use crate::supervisor::millis;
 use client::ErrorLog;
+use client::clock::Clock;
+use lifecycle::observed::RuntimeId;
 
 /// The log of a running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct RunningLog {
 
 /// Checks the logs of all running containers periodically.
 pub(super) async fn run(
-    context: Arc<AgentContext>,
+    (runtime, clock): (cri::Client, Arc<dyn Clock>),
     policy: Policy,
     every: Duration,
     messages: mpsc::UnboundedSender<AgentMessage>,
@@ -45,9 +45,9 @@ pub(super) async fn run(
             let reopen = || async {
                 let container_id = container.clone();
                 let request = v1::ReopenContainerLogRequest { container_id };
-                context.runtime.call(request).await.map(|_| ())
+                runtime.call(request).await.map(|_| ())
             };
-            match policy.tend(&path, context.clock.now(), reopen).await {
+            match policy.tend(&path, clock.now(), reopen).await {
                 Ok(Outcome::Rotated(to)) => {
                     info!(log = %path.display(), to = %to.display(), "rotated a log");
                 }

@@ -8,10 +8,11 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::AgentMessage;
-use crate::context::AgentContext;
 use crate::node::Description;
 use crate::observability::events::AgentEvent;
+use crate::observability::recorder::Recorder;
 use crate::pods::static_pods::{self, Settings};
+use client::clock::Clock;
 
 /// Returns `None` if no location is configured.
 pub(super) fn settings(node: &Description) -> Option<Settings> {
@@ -26,21 +27,19 @@ pub(super) fn settings(node: &Description) -> Option<Settings> {
 
 /// Forwards the static pods until the receiver is gone.
 pub(super) async fn follow(
-    context: Arc<AgentContext>,
+    recorder: Recorder,
+    clock: Arc<dyn Clock>,
     settings: Settings,
     messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
     let node = settings.node.clone();
-    let take = {
-        let context = Arc::clone(&context);
-        move |found: static_pods::ManifestScan| {
-            for problem in found.problems {
-                let (file, error) = (problem.file.display().to_string(), problem.why);
-                warn!(file, error, "could not process manifest file");
-                context.recorder.node(&node, AgentEvent::StaticPodFailed { file, error });
-            }
-            messages.send(AgentMessage::StaticPods(found.pods)).is_ok()
+    let take = move |found: static_pods::ManifestScan| {
+        for problem in found.problems {
+            let (file, error) = (problem.file.display().to_string(), problem.why);
+            warn!(file, error, "could not process manifest file");
+            recorder.node(&node, AgentEvent::StaticPodFailed { file, error });
         }
+        messages.send(AgentMessage::StaticPods(found.pods)).is_ok()
     };
-    static_pods::watch(settings, Arc::clone(&context.clock), take).await;
+    static_pods::watch(settings, clock, take).await;
 }

@@ -1,18 +1,18 @@
 //! Copies labels, taints and allocatable from the Node object, and features from the runtime, for
-//! admission: [`take`] once, [`keep`] on every change.
+//! admission: [`take`] once, [`run`] on every change.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::admission;
-use crate::context::AgentContext;
 use crate::node::{RuntimeHealth, qos_resources};
+use crate::node_state::NodeState;
+use lifecycle::admission::{self, NoHostProcesses};
 
 /// Repeats [`take`] on every change, as long as it is polled.
 pub(super) async fn run(
-    context: Arc<AgentContext>,
+    state: Arc<NodeState>,
     node: Arc<RwLock<admission::Node>>,
     mut object: watch::Receiver<Option<Arc<Value>>>,
     mut health: watch::Receiver<RuntimeHealth>,
@@ -27,28 +27,28 @@ pub(super) async fn run(
         }
         let (now, runtime) =
             (object.borrow_and_update().clone(), health.borrow_and_update().clone());
-        take(&context, &node, now.as_deref(), &runtime);
+        take(&state, &node, now.as_deref(), &runtime);
     }
 }
 
 /// Copies labels, taints, allocatable and the features of the runtime.
 pub(super) fn take(
-    context: &AgentContext,
+    state: &NodeState,
     node: &RwLock<admission::Node>,
     object: Option<&Value>,
     runtime: &RuntimeHealth,
 ) {
     let mut view = node.write().unwrap_or_else(PoisonError::into_inner);
-    view.host_process = context.node_env().host_process;
+    view.host_process = state.node_env().host_process;
     if let RuntimeHealth::Seen(runtime) = runtime {
         view.supplemental_groups_policy = runtime.supplemental_groups_policy;
-        view.no_host_processes = cri::check_host_processes(&runtime.name, &runtime.version).err();
+        let checked = cri::check_host_processes(&runtime.name, &runtime.version);
+        view.no_host_processes = checked.err().map(|no| NoHostProcesses(no.to_string()));
         view.classes = runtime.classes.as_ref().map(qos_resources::offer).unwrap_or_default();
     }
     let Some(object) = object else { return };
     view.observe(object);
-    let mut node_env = context.node_env.write().unwrap_or_else(PoisonError::into_inner);
-    if node_env.allocatable != view.allocatable {
-        Arc::make_mut(&mut node_env).allocatable.clone_from(&view.allocatable);
+    if state.node_env().allocatable != view.allocatable {
+        state.update_node_env(|node_env| node_env.allocatable.clone_from(&view.allocatable));
     }
 }

@@ -8,12 +8,14 @@ use objects::{KubeletConfig, Quantity};
 use placement::Machine;
 use placement::configured::total_memory;
 use placement::demand::MemoryKind;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::context::AgentContext;
+use crate::node_state::NodeState;
+use crate::publications::ActivePods;
 use crate::runtime::cgroups::{self, PodCgroups};
-use crate::spec::ResourceList;
 use client::ErrorLog;
+use lifecycle::spec::ResourceList;
 
 /// Returns the resources of the machine without the reserved ones. Memory held back for eviction is
 /// included, because pods use it until they are evicted. `milli_cpus` comes from placement, which knows
@@ -42,12 +44,16 @@ pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64
 }
 
 /// Keeps the cgroups up to date as long as it is polled.
-pub(super) async fn run(context: Arc<AgentContext>, cgroups: PodCgroups, amounts: ResourceList) {
-    let mut active = context.active.subscribe();
+pub(super) async fn run(
+    state: Arc<NodeState>,
+    mut active: watch::Receiver<ActivePods>,
+    cgroups: PodCgroups,
+    amounts: ResourceList,
+) {
     let mut errors = ErrorLog::default();
     loop {
         let pods = Arc::clone(&active.borrow_and_update());
-        let (cgroups, node_env, amounts) = (cgroups.clone(), context.node_env(), amounts.clone());
+        let (cgroups, node_env, amounts) = (cgroups.clone(), state.node_env(), amounts.clone());
         let done = tokio::task::spawn_blocking(move || {
             // The limit of the machine: pods have limits of their own.
             let pids = host::os::system::process_ids().ok().flatten().map(|of| of.max);

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cri::v1;
-use host::os::{owners, system};
+use host::os::system;
 use objects::kubelet_config::EvictionSignal;
 use objects::resources::EPHEMERAL_STORAGE;
 use tokio::sync::{mpsc, watch};
@@ -24,20 +24,25 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::AgentMessage;
-use crate::admission;
-use crate::context::AgentContext;
-use crate::node::{self, Description, Image, Pressure};
+use crate::node::{self, Description, Image};
+use crate::node_state::NodeState;
 use crate::observability::events::AgentEvent;
+use crate::observability::recorder::Recorder;
 use crate::pods::worker::Termination;
-use crate::reclaim::eviction::{
-    self, Eviction, PodUsage, Reclaim, Usage, UsageQuery, Victim, collect, over_limit, victim,
-};
+use crate::publications::Publications;
+use crate::reclaim::eviction::{self, UsageQuery, collect};
 use crate::reclaim::gc::{self, ImageDisk, ImagePolicy};
+use crate::runtime::Runtime;
 use crate::runtime::cgroups::PodCgroups;
-use crate::spec::Pod;
-use crate::status::TerminationCause;
 use crate::supervisor::millis;
 use client::ErrorLog;
+use lifecycle::admission;
+use lifecycle::eviction::{
+    Eviction, EvictionThreshold, PodUsage, Pressure, Reclaim, Usage, Victim, limits, over_limit,
+    victim,
+};
+use lifecycle::spec::Pod;
+use lifecycle::status::TerminationCause;
 
 /// Interval between two checks of the disk usage of pods. Upstream's value.
 const STORAGE_EVERY: Duration = Duration::from_secs(10);
@@ -53,7 +58,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Settings {
     node: String,
     root: PathBuf,
-    limits: Vec<eviction::EvictionThreshold>,
+    limits: Vec<EvictionThreshold>,
     of_node: node::Settings,
 }
 
@@ -62,7 +67,7 @@ impl Settings {
         Settings {
             node: description.name.clone(),
             root,
-            limits: eviction::limits(&description.config, description.os),
+            limits: limits(&description.config, description.os),
             of_node: description.settings.clone(),
         }
     }
@@ -93,18 +98,19 @@ fn names(pressure: Pressure) -> Vec<String> {
 
 /// Runs as long as it is polled.
 pub(super) async fn run(
-    context: Arc<AgentContext>,
+    (runtime, state, publications): (Arc<Runtime>, Arc<NodeState>, Arc<Publications>),
+    recorder: Recorder,
     settings: Settings,
     pressure: watch::Sender<Pressure>,
     messages: mpsc::UnboundedSender<AgentMessage>,
 ) {
-    let images = place_of_images(&context.runtime).await.unwrap_or_else(|| settings.root.clone());
+    let images = place_of_images(&runtime.cri).await.unwrap_or_else(|| settings.root.clone());
     let image_disk = differ(&settings.root, &images);
     let places = eviction::Places { root: settings.root.clone(), images: images.clone() };
     let transition = settings.of_node.pressure_transition;
     let eviction = Eviction::new(settings.limits.clone(), transition, image_disk);
     let (order, orders) = mpsc::channel(1);
-    let cgroups = context.cgroups.clone();
+    let cgroups = runtime.cgroups.clone();
     let of_pods = move || {
         let used = cgroups.as_ref().and_then(PodCgroups::used_by_all);
         used.as_ref().map(eviction::left_of_share).unwrap_or_default()
@@ -115,7 +121,10 @@ pub(super) async fn run(
         known: gc::Images::default(),
         usage_errors: ErrorLog::default(),
         image_errors: ErrorLog::default(),
-        context,
+        runtime,
+        state,
+        publications,
+        recorder,
         settings,
         images,
         image_disk,
@@ -151,12 +160,14 @@ async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
 
 /// Returns true if two paths are on different file systems.
 fn differ(one: &Path, other: &Path) -> bool {
-    let device = |path: &Path| std::fs::metadata(path).map(|of| owners::identity(&of).0);
-    matches!((device(one), device(other)), (Ok(one), Ok(other)) if one != other)
+    matches!(system::same_file_system(one, other), Ok(false))
 }
 
 struct Reclaimer {
-    context: Arc<AgentContext>,
+    runtime: Arc<Runtime>,
+    state: Arc<NodeState>,
+    publications: Arc<Publications>,
+    recorder: Recorder,
     settings: Settings,
     /// The directory of images.
     images: PathBuf,
@@ -196,14 +207,14 @@ impl Reclaimer {
     }
 
     fn active(&self) -> Arc<Vec<Arc<Pod>>> {
-        Arc::clone(&self.context.active.borrow())
+        self.publications.active()
     }
 
     /// Frees some of the resource that runs short.
     async fn reclaim(&mut self, order: &Reclaim) {
         warn!(resource = order.resource, signal = %order.signal, "eviction threshold met");
         let event = AgentEvent::ReclaimsFor { resource: order.resource.to_owned() };
-        self.context.recorder.node(&self.settings.node, event);
+        self.recorder.node(&self.settings.node, event);
         // Let the removal take effect before a pod is evicted.
         if order.collect_garbage && self.remove_unused(u64::MAX).await > 0 {
             return;
@@ -215,7 +226,7 @@ impl Reclaimer {
             EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable
         );
         let query = UsageQuery { runtime: true, disk: !memory && !processes, processes };
-        let usages = match collect(&self.context, &pods, query).await {
+        let usages = match collect(&self.runtime, self.state.node_env(), &pods, query).await {
             Ok(usages) => usages,
             Err(error) => {
                 warn!(%error, "failed to read pod usage; skipping eviction");
@@ -243,7 +254,7 @@ impl Reclaimer {
         }
         let runtime = pods.iter().any(|pod| has_ephemeral_limit(pod));
         let query = UsageQuery { runtime, disk: true, processes: false };
-        let usages = match collect(&self.context, &pods, query).await {
+        let usages = match collect(&self.runtime, self.state.node_env(), &pods, query).await {
             Ok(usages) => usages,
             Err(error) => {
                 if self.usage_errors.failed(&error) {
@@ -272,7 +283,7 @@ impl Reclaimer {
             return;
         }
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
-        let mut active = self.context.active.subscribe();
+        let mut active = self.publications.active.subscribe();
         let gone = |pods: &Arc<Vec<Arc<Pod>>>| !pods.iter().any(|pod| pod.metadata.uid == pod_uid);
         // After that time the next pod may be evicted.
         let _ = tokio::time::timeout(grace + PATIENCE, active.wait_for(gone)).await;
@@ -289,7 +300,7 @@ impl Reclaimer {
     /// Records the images and which of them are in use, and returns the time of the record, or `None` if
     /// the runtime failed. A selection of images is valid only for that time.
     async fn look_at_images(&mut self) -> Option<gc::Millis> {
-        let (images, used, sandbox) = match seen(&self.context.runtime).await {
+        let (images, used, sandbox) = match seen(&self.runtime.cri).await {
             Ok(listed) => listed,
             Err(error) => {
                 if self.image_errors.failed(&error) {
@@ -326,9 +337,7 @@ impl Reclaimer {
         let freed = self.remove_unused(wanted).await;
         if freed < wanted {
             let error = gc::not_enough(wanted, freed);
-            self.context
-                .recorder
-                .node(&self.settings.node, AgentEvent::FreeDiskSpaceFailed { error });
+            self.recorder.node(&self.settings.node, AgentEvent::FreeDiskSpaceFailed { error });
         }
     }
 
@@ -343,16 +352,14 @@ impl Reclaimer {
         let mut removed = 0_u64;
         for (id, bytes) in chosen.images {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
-            match self.context.runtime.call(v1::RemoveImageRequest { image: Some(image) }).await {
+            match self.runtime.cri.call(v1::RemoveImageRequest { image: Some(image) }).await {
                 Ok(_) => {
                     info!(image = id, bytes, "removed an image");
                     removed = removed.saturating_add(bytes);
                 }
                 Err(error) => {
                     let error = format!("{id}: {error}");
-                    self.context
-                        .recorder
-                        .node(&self.settings.node, AgentEvent::ImageGcFailed { error });
+                    self.recorder.node(&self.settings.node, AgentEvent::ImageGcFailed { error });
                 }
             }
         }
@@ -394,7 +401,7 @@ fn has_ephemeral_limit(pod: &Pod) -> bool {
 }
 
 fn has_storage_limit(pod: &Pod) -> bool {
-    let limited = |volume: &crate::spec::Volume| {
+    let limited = |volume: &lifecycle::spec::Volume| {
         volume.empty_dir.as_ref().is_some_and(|of| of.size_limit.is_some())
     };
     has_ephemeral_limit(pod) || pod.spec.volumes.iter().any(limited)

@@ -8,15 +8,19 @@ use metrics::{Family, Kind, Registry};
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use crate::context::AgentContext;
+use crate::observability::metrics::AgentMetrics;
 use crate::observability::stats::Stats;
+use crate::publications::Publications;
+use crate::runtime::Runtime;
 use crate::server::{self, Document, configz};
-use crate::status;
+use lifecycle::status;
 
 /// Answers the requests of the agent's server.
 #[derive(Debug)]
 pub(super) struct AgentBackend {
-    context: Arc<AgentContext>,
+    runtime: Arc<Runtime>,
+    publications: Arc<Publications>,
+    metrics: Arc<AgentMetrics>,
     configuration: Value,
     stats: Stats,
     began: Timestamp,
@@ -24,13 +28,14 @@ pub(super) struct AgentBackend {
 
 impl AgentBackend {
     pub(super) fn new(
-        context: Arc<AgentContext>,
+        runtime: Arc<Runtime>,
+        publications: Arc<Publications>,
+        metrics: Arc<AgentMetrics>,
         configuration: Value,
         stats: Stats,
     ) -> AgentBackend {
-        let began = context.clock.now();
-        let configuration = configz::in_force(configuration);
-        AgentBackend { context, configuration, stats, began }
+        let (began, configuration) = (stats.began(), configz::in_force(configuration));
+        AgentBackend { runtime, publications, metrics, configuration, stats, began }
     }
 
     /// Returns the metrics of a registry with the start time of the agent.
@@ -46,15 +51,15 @@ impl AgentBackend {
 
 impl server::ServerBackend for AgentBackend {
     fn pods(&self) -> Vec<Value> {
-        self.context.pod_cache.pods()
+        self.publications.pod_cache.pods()
     }
 
     fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
-        self.context.pod_cache.pod(namespace, name)
+        self.publications.pod_cache.pod(namespace, name)
     }
 
     fn sandbox(&self, uid: &str) -> Option<String> {
-        self.context.pod_cache.sandbox(uid)
+        self.publications.pod_cache.sandbox(uid)
     }
 
     fn configuration(&self) -> Value {
@@ -62,12 +67,12 @@ impl server::ServerBackend for AgentBackend {
     }
 
     fn metrics(&self) -> Vec<Family> {
-        let metrics = &self.context.metrics;
-        let active = Arc::clone(&self.context.active.borrow());
+        let metrics = &self.metrics;
+        let active = self.publications.active();
         let of_files = active.iter().filter(|pod| status::is_static(pod)).count();
-        let mirrors = self.context.mirrors.borrow().wanted.len();
+        let mirrors = self.publications.mirrors.borrow().wanted.len();
         let active = (of_files, active.len() - of_files);
-        metrics.gauges.pods(&self.context.pod_cache.pods(), active, mirrors);
+        metrics.gauges.pods(&self.publications.pod_cache.pods(), active, mirrors);
         if let Ok(usage) = host::os::system::this_process() {
             metrics.process.observe(usage);
         }
@@ -75,13 +80,13 @@ impl server::ServerBackend for AgentBackend {
     }
 
     fn complaint(&self) -> Option<String> {
-        let silent = self.context.capabilities.borrow().is_none();
+        let silent = self.runtime.capabilities.borrow().is_none();
         silent.then(|| "the container runtime has not answered yet".to_owned())
     }
 
     fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<Document>> {
         if path == "/metrics/probes" {
-            let families = self.with_start(&self.context.metrics.probes);
+            let families = self.with_start(&self.metrics.probes);
             return Box::pin(std::future::ready(Some(Document::Metrics(families))));
         }
         Box::pin(self.stats.document(path))

@@ -1,5 +1,5 @@
-//! The cpuset reconciler. [`findings`] compares allocated with effective resources, [`check`] compares and
-//! repairs all containers, [`audit`] checks the whole node.
+//! The cpuset reconciler. [`findings`] compares allocated with effective resources,
+//! [`CpusetReconciler`] compares and repairs all containers, and checks the whole node.
 //!
 //! ```text
 //!   ledger, tracker ──▶ allocated ──┐
@@ -28,10 +28,10 @@ mod pass;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{AuditReport, MisplacedContainer, SharedExclusiveCpu, audit};
+pub use audit::{AuditReport, MisplacedContainer, SharedExclusiveCpu};
 pub use contention::{Contender, HostObservation, contenders};
 pub use history::{Contention, ReconcileHistory};
-pub use pass::{PassSummary, cpus_in_use, reconcile_all, run};
+pub use pass::{CpusetReconciler, PassSummary};
 
 /// A difference between the allocated and the effective resources of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

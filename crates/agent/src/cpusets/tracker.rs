@@ -18,8 +18,8 @@ use objects::pod::OsName;
 use placement::CpuSet;
 
 use crate::runtime::lower::{ContainerAffinity, update};
-use crate::runtime::observed::{ContainerState, RuntimeId};
 use crate::runtime::relist::PodSummary;
+use lifecycle::observed::{ContainerState, RuntimeId};
 
 /// Number of containers that are moved at a time.
 const AT_A_TIME: usize = 8;

@@ -24,7 +24,7 @@ use placement::state_file::text_checksum;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::spec::{Container, Pod, QosResourceRequest, Requirements, ResourceList};
+use lifecycle::spec::{Container, Pod, QosResourceRequest, Requirements, ResourceList};
 
 /// The files of allocated and of actuated resources.
 const FILES: [&str; 2] = ["allocated_pods_state", "actuated_pods_state"];

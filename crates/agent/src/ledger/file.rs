@@ -20,7 +20,7 @@ use placement::{CpuSet, Ledger, Node, Refusal};
 use thiserror::Error;
 
 use crate::runtime::lower::ContainerAffinity;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 #[derive(Debug, Error)]
 pub enum LedgerError {

@@ -5,8 +5,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Pressure, list};
+use super::list;
 use crate::observability::events::NodeChange;
+use lifecycle::eviction::Pressure;
 
 /// The agent's conditions, and the events to record for them.
 #[derive(Debug, Clone, PartialEq)]

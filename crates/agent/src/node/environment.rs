@@ -15,7 +15,7 @@ use crate::node::Description;
 use crate::runtime::lower::{
     CgroupDriver, CgroupVersion, Cgroups, Dns, NodeEnvironment, SwapBehavior,
 };
-use crate::spec::ResourceList;
+use lifecycle::spec::ResourceList;
 
 /// Directories of this node.
 #[derive(Debug, Clone)]
@@ -79,7 +79,10 @@ pub fn gather(
         selinux: false,
         qos_classes: config.feature_gates.enabled(Gate::QosResources),
         host_process: config.feature_gates.enabled(Gate::WindowsHostProcessContainers),
-        masked_paths: masked_paths(machine.os),
+        masked_paths: match machine.os {
+            OsName::Linux => host::os::system::masked_cpu_paths(),
+            OsName::Windows => Vec::new(),
+        },
     }
 }
 
@@ -100,17 +103,4 @@ fn dns(config: &KubeletConfig, os: OsName) -> Dns {
         cluster_servers: servers.map(str::to_owned).collect(),
         cluster_domain: text("clusterDomain").unwrap_or_default().to_owned(),
     }
-}
-
-/// Returns `thermal_throttle` of each CPU that has one.
-fn masked_paths(os: OsName) -> Vec<String> {
-    if os != OsName::Linux {
-        return Vec::new();
-    }
-    let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path().join("thermal_throttle"));
-    let mut there: Vec<String> =
-        paths.filter(|path| path.exists()).map(|path| path.display().to_string()).collect();
-    there.sort();
-    there
 }

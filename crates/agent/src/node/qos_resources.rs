@@ -9,7 +9,7 @@ use cri::v1;
 use objects::rules::pod::class_resources::{full_name, is_unknown};
 use serde_json::{Value, json};
 
-use crate::admission::{ClassOffer, Offered};
+use lifecycle::admission::{ClassOffer, Offered};
 
 /// Returns `status.qosResources` for the classes of a runtime. With strict official names, an API server
 /// would refuse the whole status for one name that it does not know.

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::runtime::Runtime;
 use super::*;
 use crate::observability::events::AgentEvent;
-use crate::status::replay::lines;
 use crate::test_machine::machine;
+use rig::golden_node::lines;
 
 const FILE: &str = "node.jsonl.gz";
 const TIME: &str = "<TIME>";

@@ -19,12 +19,13 @@ use tracing::{info, warn};
 
 use super::object::{annotations, labels};
 use super::{
-    Conditions, Description, Devices, Image, Observation, Pressure, RuntimeHealth, changes,
-    conditions, lease, object, status,
+    Conditions, Description, Devices, Image, Observation, RuntimeHealth, changes, conditions,
+    lease, object, status,
 };
 use crate::observability::events::{AgentEvent, NodeChange};
 use crate::supervisor::millis;
 use client::ErrorLog;
+use lifecycle::eviction::Pressure;
 
 /// Progress in adopting the containers that ran before the agent was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

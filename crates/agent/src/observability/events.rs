@@ -348,8 +348,8 @@ impl NodeChange {
 
 /// Returns the `fieldPath` of the part of the pod.
 #[must_use]
-pub fn field_path(role: crate::spec::Role, container: &str) -> String {
-    use crate::spec::Role;
+pub fn field_path(role: lifecycle::spec::Role, container: &str) -> String {
+    use lifecycle::spec::Role;
     let list = match role {
         Role::Init | Role::Sidecar => "initContainers",
         Role::App => "containers",

@@ -18,7 +18,7 @@ pub use pod_lifecycle::{PodLifecycleMetrics, StartTiming};
 pub use pod_resources::{PodResourcesCall, PodResourcesMetrics};
 pub use sync::{CgroupOperation, SyncMetrics, SyncType};
 
-use crate::spec::Role;
+use lifecycle::spec::Role;
 use metrics::{Counter, Gauge, Registry};
 
 /// All of the agent's metrics.

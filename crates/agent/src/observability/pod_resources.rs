@@ -12,9 +12,10 @@ use objects::pod::OsName;
 use thiserror::Error;
 use tonic::{Request, Response, Status};
 
-use crate::context::AgentContext;
-use crate::observability::metrics::PodResourcesCall;
-use crate::spec::Pod;
+use crate::node_state::NodeState;
+use crate::observability::metrics::{PodResourcesCall, PodResourcesMetrics};
+use crate::publications::Publications;
+use lifecycle::spec::Pod;
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 
 /// The messages, generated from `proto/podresources.proto`.
@@ -72,7 +73,13 @@ pub fn endpoint(os: OsName, root: &Path) -> Result<Endpoint, EndpointError> {
 }
 
 /// Serves as long as it is polled.
-pub async fn serve(context: Arc<AgentContext>, os: OsName, root: &Path) -> Result<(), ServeError> {
+pub async fn serve(
+    state: Arc<NodeState>,
+    publications: Arc<Publications>,
+    metrics: PodResourcesMetrics,
+    root: &Path,
+) -> Result<(), ServeError> {
+    let os = state.node_env().os;
     let endpoint = endpoint(os, root)?;
     if os == OsName::Linux {
         let path = root.join("pod-resources");
@@ -81,7 +88,8 @@ pub async fn serve(context: Arc<AgentContext>, os: OsName, root: &Path) -> Resul
             .map_err(|cause| ServeError::Directory { path: path.display().to_string(), cause })?;
     }
     let incoming = cri::incoming(Listener::bind(&endpoint).await?);
-    let lister = Lister { context, bucket: Mutex::new(TokenBucket::full(Instant::now())) };
+    let bucket = Mutex::new(TokenBucket::full(Instant::now()));
+    let lister = Lister { state, publications, metrics, bucket };
     let service = PodResourcesListerServer::new(lister);
     Ok(tonic::transport::Server::builder().serve_with_incoming(service, incoming).await?)
 }
@@ -111,7 +119,9 @@ impl TokenBucket {
 }
 
 struct Lister {
-    context: Arc<AgentContext>,
+    state: Arc<NodeState>,
+    publications: Arc<Publications>,
+    metrics: PodResourcesMetrics,
     bucket: Mutex<TokenBucket>,
 }
 
@@ -126,12 +136,12 @@ impl Lister {
 
     /// Counts a request and whether it failed.
     fn counted<T>(&self, call: PodResourcesCall, answer: Result<T, Status>) -> Result<T, Status> {
-        self.context.metrics.pod_resources.observe(call, answer.is_err());
+        self.metrics.observe(call, answer.is_err());
         answer
     }
 
     fn pods(&self) -> Arc<Vec<Arc<Pod>>> {
-        Arc::clone(&self.context.active.borrow())
+        self.publications.active()
     }
 }
 
@@ -143,7 +153,7 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.counted(PodResourcesCall::List, self.check_rate())?;
         let pods = self.pods();
-        let ledger = self.context.ledger();
+        let ledger = self.state.ledger();
         let of = |pod: &Arc<Pod>| response::pod(pod, ledger.node(), ledger.contents());
         let pod_resources = pods.iter().map(of).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
@@ -154,7 +164,7 @@ impl PodResourcesLister for Lister {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.counted(PodResourcesCall::Allocatable, self.check_rate())?;
-        let ledger = self.context.ledger();
+        let ledger = self.state.ledger();
         Ok(Response::new(response::allocatable(ledger.node(), ledger.contents())))
     }
 
@@ -166,7 +176,7 @@ impl PodResourcesLister for Lister {
         let pods = self.pods();
         let found = self.check_rate().and_then(|()| response::find(&pods, &request));
         let found = self.counted(PodResourcesCall::Get, found)?;
-        let ledger = self.context.ledger();
+        let ledger = self.state.ledger();
         let pod_resources = Some(response::pod(found, ledger.node(), ledger.contents()));
         Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))
     }

@@ -7,8 +7,8 @@ use client::kind::PODS;
 use tracing::{debug, warn};
 
 use crate::observability::events::{AgentEvent, field_path};
-use crate::spec::{Pod, Role};
 use client::clock::Clock;
+use lifecycle::spec::{Pod, Role};
 
 /// Maximum number of events that wait to be written.
 const WAITING: usize = 4_096;

@@ -25,10 +25,13 @@ use metrics::{Family, Kind, Sample, UnixMillis};
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
-use crate::context::AgentContext;
+use crate::node_state::NodeState;
+use crate::publications::Publications;
+use crate::runtime::Runtime;
 use crate::runtime::cgroups::PodCgroups;
 use crate::runtime::lower::cgroup;
 use crate::server::Document;
+use client::clock::Clock;
 
 mod cadvisor;
 mod resource;
@@ -37,10 +40,19 @@ mod summary;
 /// Minimum time between two samples of a rate.
 const APART: Duration = Duration::from_millis(500);
 
+/// The parts of the agent that are measured.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    pub runtime: Arc<Runtime>,
+    pub state: Arc<NodeState>,
+    pub publications: Arc<Publications>,
+}
+
 /// Measures on request.
 #[derive(Debug)]
 pub struct Stats {
-    context: Arc<AgentContext>,
+    sources: Sources,
+    clock: Arc<dyn Clock>,
     root: PathBuf,
     node: String,
     began: Timestamp,
@@ -167,9 +179,15 @@ fn known<'a, L: AsRef<[(&'static str, &'a str)]>>(
 
 impl Stats {
     #[must_use]
-    pub fn new(context: Arc<AgentContext>, root: PathBuf, node: String) -> Stats {
-        let began = context.clock.now();
-        Stats { context, root, node, began, rates: Mutex::default() }
+    pub fn new(sources: Sources, clock: Arc<dyn Clock>, root: PathBuf, node: String) -> Stats {
+        let began = clock.now();
+        Stats { sources, clock, root, node, began, rates: Mutex::default() }
+    }
+
+    /// Returns the time at which the agent was started.
+    #[must_use]
+    pub fn began(&self) -> Timestamp {
+        self.began
     }
 
     /// Returns the document of a path.
@@ -189,7 +207,7 @@ impl Stats {
     }
 
     async fn snapshot(&self, disk: Disk) -> Snapshot {
-        let runtime = &self.context.runtime;
+        let runtime = &self.sources.runtime.cri;
         let (stats, images) = tokio::join!(
             runtime.call(v1::ListContainerStatsRequest::default()),
             runtime.call(v1::ImageFsInfoRequest::default()),
@@ -197,13 +215,14 @@ impl Stats {
         let failed = stats.is_err();
         let stats = stats.map(|answer| answer.stats).unwrap_or_default();
         let images = images.ok().and_then(|answer| answer.image_filesystems.into_iter().next());
-        let (context, root) = (Arc::clone(&self.context), self.root.clone());
-        let task =
-            tokio::task::spawn_blocking(move || blocking(&context, &root, &stats, images, disk));
+        let (sources, root, at) = (self.sources.clone(), self.root.clone(), self.clock.now());
+        let task = tokio::task::spawn_blocking(move || {
+            blocking(&sources, at, &root, &stats, images, disk)
+        });
         let mut snapshot = match task.await {
             Ok(snapshot) => Snapshot { failed: failed || snapshot.failed, ..snapshot },
             Err(_) => Snapshot {
-                at: self.context.clock.now(),
+                at: self.clock.now(),
                 node: NodeUsage::default(),
                 pods: Vec::new(),
                 failed: true,
@@ -258,22 +277,22 @@ fn next_rate(before: Option<Rate>, at: i64, used: u64) -> Rate {
 
 /// Reads everything from the kernel and the disk.
 fn blocking(
-    context: &AgentContext,
+    sources: &Sources,
+    at: Timestamp,
     root: &Path,
     stats: &[v1::ContainerStats],
     images: Option<v1::FilesystemUsage>,
     disk: Disk,
 ) -> Snapshot {
-    let at = context.clock.now();
-    let node_env = context.node_env();
-    let cgroups = context.cgroups.as_ref();
+    let node_env = sources.state.node_env();
+    let cgroups = sources.runtime.cgroups.as_ref();
     let paths = cgroups.and_then(|cgroups| cgroups.pods().ok()).unwrap_or_default();
     let by_id: BTreeMap<&str, &v1::ContainerStats> = stats
         .iter()
         .filter_map(|stats| Some((stats.attributes.as_ref()?.id.as_str(), stats)))
         .collect();
     let mut pods = Vec::new();
-    for pod in context.pod_cache.pods() {
+    for pod in sources.publications.pod_cache.pods() {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let path = paths.get(uid).cloned().unwrap_or_default();
         let mut usage = pod_usage(&pod, path, cgroups, &by_id);
@@ -288,7 +307,7 @@ fn blocking(
     };
     let identity = system::identity();
     let (cores, sockets) = {
-        let ledger = context.ledger();
+        let ledger = sources.state.ledger();
         let topology = &ledger.node().topology;
         (topology.cores().len(), topology.sockets().len())
     };

@@ -19,13 +19,28 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use crate::pods::resource_claims::{self, ClaimError};
 use crate::runtime::images::credentials::SecretData;
 use crate::runtime::lower::{Configs, Service, ServicePort};
-use crate::spec::{NameOnly, Pod};
 use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 use client::ErrorLog;
 use client::clock::Clock;
+use lifecycle::resource_claims::{self, ClaimError};
+use lifecycle::spec::{NameOnly, Pod};
+
+/// The existing objects that a pod refers to.
+#[derive(Clone, Default)]
+pub struct Dependencies {
+    pub configs: Configs,
+    pub tokens: Tokens,
+    pub claims: Claims,
+}
+
+impl std::fmt::Debug for Dependencies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Do not print secrets and tokens.
+        f.debug_struct("Dependencies").field("claims", &self.claims).finish_non_exhaustive()
+    }
+}
 
 /// Reads the objects that pods refer to.
 pub struct PodDependencies {
@@ -44,7 +59,7 @@ type TokenCache = BTreeMap<(String, TokenKey), (String, i64)>;
 impl std::fmt::Debug for PodDependencies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Do not print tokens.
-        f.debug_struct("Sources").field("services", &self.services).finish_non_exhaustive()
+        f.debug_struct("PodDependencies").field("services", &self.services).finish_non_exhaustive()
     }
 }
 
@@ -91,11 +106,7 @@ impl PodDependencies {
     }
 
     /// Fetches the existing objects that a pod refers to, and tokens where available.
-    pub async fn fetch(
-        &self,
-        pod: &Pod,
-        references: &References,
-    ) -> Result<(Configs, Tokens, Claims), Error> {
+    pub async fn fetch(&self, pod: &Pod, references: &References) -> Result<Dependencies, Error> {
         let namespace = &pod.metadata.namespace;
         let mut configs = Configs::default();
         for name in references.config_maps.keys() {
@@ -130,7 +141,7 @@ impl PodDependencies {
                 }
             }
         }
-        Ok((configs, tokens, claims))
+        Ok(Dependencies { configs, tokens, claims })
     }
 
     /// Returns why the dynamic resources of a pod cannot be prepared, if it claims any.

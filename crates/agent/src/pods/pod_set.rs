@@ -20,22 +20,22 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
 
-use crate::admission::{self, Admission, Rejection, admit};
-use crate::context::{AgentContext, WorkerReport};
 use crate::ledger::file::{LedgerError, PlannedPlacement};
 use crate::observability::events::AgentEvent;
 use crate::pods::static_pods::CONFIG_HASH;
 use crate::pods::static_pods::mirror::Mirror;
-use crate::pods::worker::{Termination, Worker, WorkerMessage};
+use crate::pods::worker::{Termination, Worker, WorkerContext, WorkerMessage};
+use crate::publications::WorkerReport;
 use crate::runtime::lower::{ConfigSource, PodSource};
 use crate::runtime::probes::ProbeReport;
 use crate::runtime::relist::PodSummary;
-use crate::spec::demand::placement_demand;
-use crate::spec::{Metadata, Pod};
 use crate::status::writer::StatusWriter;
-use crate::status::{self, PodStatus, ResizeOutcome, TerminationCause};
 use crate::supervisor::{RestartBackoff, caught, millis};
 use client::ErrorLog;
+use lifecycle::admission::{self, Admission, Rejection, admit};
+use lifecycle::placement_demand;
+use lifecycle::spec::{Metadata, Pod};
+use lifecycle::status::{self, PodStatus, ResizeOutcome, TerminationCause};
 
 mod resize;
 mod running_logs;
@@ -125,7 +125,7 @@ enum State {
 /// All pods of the node.
 #[derive(Debug)]
 pub struct PodSet {
-    context: Arc<AgentContext>,
+    context: Arc<WorkerContext>,
     /// The node's state for admission.
     node: Arc<RwLock<admission::Node>>,
     /// By uid.
@@ -142,11 +142,11 @@ pub struct PodSet {
 impl PodSet {
     #[must_use]
     pub fn new(
-        context: Arc<AgentContext>,
+        context: Arc<WorkerContext>,
         node: Arc<RwLock<admission::Node>>,
         summaries: BTreeMap<String, PodSummary>,
     ) -> PodSet {
-        let files = StaticPods::open(context.volumes.root());
+        let files = StaticPods::open(context.runtime.volumes.root());
         let (entries, held) = (BTreeMap::new(), Vec::new());
         PodSet { context, node, entries, summaries, held, complete: false, files }
     }
@@ -227,7 +227,7 @@ impl PodSet {
 
     /// Releases the ledger's resources of pods that are unknown and not running.
     fn release_forgotten(&self, known: &BTreeSet<&str>) {
-        let mut ledger = self.context.ledger();
+        let mut ledger = self.context.state.ledger();
         let held_by: Vec<PodUid> = ledger.contents().pods().cloned().collect();
         for uid in held_by {
             let runs = self.summaries.get(uid.as_str()).is_some_and(PodSummary::is_alive);
@@ -243,7 +243,7 @@ impl PodSet {
             }
         }
         drop(ledger);
-        self.context.note_ledger_change();
+        self.context.state.note_ledger_change();
     }
 
     /// Orders running pods first, then by creation time.
@@ -258,7 +258,7 @@ impl PodSet {
 
     /// Returns true if the pod was admitted before the agent started.
     fn is_running(&self, uid: &str) -> bool {
-        self.summaries.contains_key(uid) || self.context.ledger().holds(&PodUid::new(uid))
+        self.summaries.contains_key(uid) || self.context.state.ledger().holds(&PodUid::new(uid))
     }
 
     /// Marks the API's pods that are not in this list as deleted.
@@ -297,7 +297,7 @@ impl PodSet {
                 let _ = messages.send(WorkerMessage::Deleted);
             }
             State::Waiting | State::Rejected { .. } => {
-                self.context.pod_cache.forget(uid);
+                self.context.publications.pod_cache.forget(uid);
                 self.entries.remove(uid);
             }
         }
@@ -305,7 +305,7 @@ impl PodSet {
 
     /// Handles a pod that is new or has changed.
     pub fn upsert(&mut self, mut parsed: PodWithManifest, origin: ConfigSource) {
-        if !self.context.node_env().qos_classes {
+        if !self.context.state.node_env().qos_classes {
             Arc::make_mut(&mut parsed.pod).forget_classes();
         }
         let pod = Arc::clone(&parsed.pod);
@@ -324,7 +324,7 @@ impl PodSet {
         if let Some(other) = namesake.map(|(other, _)| other.clone()) {
             self.terminate_deleted(&other);
         }
-        self.context.pod_cache.insert(uid, Arc::clone(&parsed.text));
+        self.context.publications.pod_cache.insert(uid, Arc::clone(&parsed.text));
         let Some(entry) = self.entries.get_mut(uid) else {
             self.add(parsed, origin);
             return;
@@ -362,7 +362,7 @@ impl PodSet {
         }
         let uid = pod.metadata.uid.clone();
         let demand = placement_demand(pod);
-        let confirmed = self.context.ledger().confirm(&demand);
+        let confirmed = self.context.state.ledger().confirm(&demand);
         if let Err(error) = confirmed {
             // Nothing was decided.
             self.admission_failed(pod, &error);
@@ -413,7 +413,7 @@ impl PodSet {
 
     /// Returns true if a deleted pod still has resources in the ledger.
     fn awaits_release(&self) -> bool {
-        let ledger = self.context.ledger();
+        let ledger = self.context.state.ledger();
         let mut leaving =
             self.entries.iter().filter(|(_, entry)| entry.deleted && !entry.resources_released);
         leaving.any(|(uid, _)| ledger.holds(&PodUid::new(uid)))
@@ -423,9 +423,9 @@ impl PodSet {
         let Some(planned) = planned else { return };
         let is_new = !self.is_running(&pod.metadata.uid);
         // A pod that runs without its placement, as after a change of policy, is reported like a new one.
-        let had = !is_new && self.context.ledger().has(&planned.placement);
+        let had = !is_new && self.context.state.ledger().has(&planned.placement);
         let events = if had { Vec::new() } else { self.placement_events(&planned.placement) };
-        let committed = self.context.ledger().commit(planned);
+        let committed = self.context.state.ledger().commit(planned);
         match committed {
             Ok(()) => {}
             // A worker released resources in the meantime; this cannot go on forever.
@@ -436,7 +436,7 @@ impl PodSet {
                 return;
             }
         }
-        self.context.note_ledger_change();
+        self.context.state.note_ledger_change();
         if is_new {
             self.context.metrics.sync.admitted_pod(pod);
             info!(pod = pod.full_name(), uid = pod.metadata.uid, "the pod is admitted");
@@ -454,7 +454,7 @@ impl PodSet {
 
     /// Returns the events about a new pod's placement.
     fn placement_events(&self, placement: &Placement) -> Vec<AgentEvent> {
-        let ledger = self.context.ledger();
+        let ledger = self.context.state.ledger();
         let mut events = Vec::new();
         if let Some(placement) = placement.summary(ledger.node()) {
             events.push(AgentEvent::Placed { placement });
@@ -470,7 +470,7 @@ impl PodSet {
     /// so that it is not mistaken for leftovers of a deleted one.
     fn publish_known_pods(&self) {
         let known = self.complete.then(|| Arc::new(self.entries.keys().cloned().collect()));
-        self.context.known_pods.send_if_modified(|before| {
+        self.context.publications.known_pods.send_if_modified(|before| {
             let is_new = *before != known;
             *before = known;
             is_new
@@ -482,7 +482,7 @@ impl PodSet {
         let active = self.entries.values().filter(|entry| !entry.resources_released);
         let active = active.filter(|entry| matches!(entry.state, State::Working(..)));
         let active = active.map(|entry| Arc::clone(&entry.allocated)).collect();
-        self.context.active.send_replace(Arc::new(active));
+        self.context.publications.active.send_replace(Arc::new(active));
         self.publish_mirrors();
     }
 
@@ -495,7 +495,7 @@ impl PodSet {
         let is_new = !self.summaries.contains_key(&pod.metadata.uid);
         let (context, own) = (Arc::clone(&self.context), Arc::clone(pod));
         let worker = Worker::new(context, own, source, is_new, taken);
-        let reports = self.context.reports.clone();
+        let reports = self.context.publications.reports.clone();
         let run = run_worker(worker.run(), Arc::clone(pod), entry.worker_backoff.clone(), reports);
         entry.state = State::Working(messages, tokio::spawn(run));
         self.publish();
@@ -530,7 +530,7 @@ impl PodSet {
         );
         self.context.recorder.pod(pod, event);
         if let Rejection::Placement(refusal) = rejection {
-            let evidence = refusal.evidence(&self.context.ledger().node().topology);
+            let evidence = refusal.evidence(&self.context.state.ledger().node().topology);
             if let Some(evidence) = evidence {
                 let (pod_name, namespace) =
                     (pod.metadata.name.clone(), pod.metadata.namespace.clone());
@@ -551,7 +551,7 @@ impl PodSet {
             StatusWriter::start(self.context.api.clone(), subject, pod.status.clone());
         if let Ok(status) = status::merge(pod, refused, false, self.context.clock.now()) {
             let status = status.to_value();
-            self.context.pod_cache.set_status(&pod.metadata.uid, status.clone(), None);
+            self.context.publications.pod_cache.set_status(&pod.metadata.uid, status.clone(), None);
             status_writer.set(status);
         }
         if let Some(entry) = self.entries.get_mut(&pod.metadata.uid) {
@@ -683,7 +683,7 @@ impl PodSet {
                 }
             }
             WorkerReport::Removed(uid) => {
-                self.context.pod_cache.forget(&uid);
+                self.context.publications.pod_cache.forget(&uid);
                 self.entries.remove(&uid);
                 self.summaries.remove(&uid);
                 self.static_pod_removed(&uid);
@@ -729,8 +729,8 @@ async fn run_worker(
 }
 
 /// Plans a placement and counts the result.
-fn plan(context: &AgentContext, demand: &Demand) -> Result<PlannedPlacement, Refusal> {
-    let ledger = context.ledger();
+fn plan(context: &WorkerContext, demand: &Demand) -> Result<PlannedPlacement, Refusal> {
+    let ledger = context.state.ledger();
     let begun = Instant::now();
     let planned = ledger.plan(demand);
     let placement = planned.as_ref().map(|planned| &planned.placement);

@@ -18,11 +18,11 @@ use objects::{QosClass, Quantity};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::admission::{self, AdmittedPod, Rejection};
 use crate::ledger::allocations::{AllocatedResources, PodAllocation};
 use crate::runtime::lower::{CgroupVersion, NodeEnvironment, SwapBehavior};
-use crate::spec::{Container, Pod};
-use crate::status::{Resources, is_static};
+use lifecycle::admission::{self, AdmittedPod, Rejection};
+use lifecycle::spec::{Container, Pod};
+use lifecycle::status::{Resources, is_static};
 
 /// The inputs of a decision other than the node.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ fn check_kind(wanted: &Pod, has: &Pod, rules: &ResizeRules<'_>) -> Result<(), In
             check_class_change(container, &to, &from, rules.classes)?;
         }
     }
-    if crate::qos_class(wanted) != QosClass::Guaranteed {
+    if lifecycle::qos_class(wanted) != QosClass::Guaranteed {
         return Ok(());
     }
     let changes = |resource: &str| {
@@ -157,7 +157,7 @@ fn may_swap(pod: &Pod, container: &Container, node_env: &NodeEnvironment) -> boo
     node_env.swap == SwapBehavior::LimitedSwap
         && node_env.cgroups.version == CgroupVersion::V2
         && node_env.cgroups.swap_controller
-        && crate::qos_class(pod) == QosClass::Burstable
+        && lifecycle::qos_class(pod) == QosClass::Burstable
         && of.requests.contains_key(MEMORY)
         && of.requests.get(MEMORY) != of.limits.get(MEMORY)
 }
@@ -184,7 +184,7 @@ fn check_class_change(
 }
 
 fn check_capacity(wanted: &Pod, node: &admission::Node) -> Result<(), Infeasible> {
-    let requests = crate::requests(wanted);
+    let requests = lifecycle::requests(wanted);
     for resource in [MEMORY, CPU] {
         let (requested, capacity) = (
             admission::amount(&requests, resource),

@@ -6,7 +6,8 @@
 //!                 └───────────────────────────────┘
 //! ```
 //!
-//! `sync_plan` and `status` decide; the worker executes. After a partial failure it plans again from the
+//! [`PodWorkerState`] is the state of the worker: its pod is synced, terminated or removed. `sync_plan` and
+//! `status` decide; the worker executes. After a partial failure it plans again from the
 //! state that it observes. Only admitted pods have a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,20 +21,23 @@ use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::context::{AgentContext, WorkerReport};
 use crate::ledger::allocations::{AllocatedResources, PodAllocation};
 use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::observability::metrics::SyncType;
 use crate::pods::backoff::Backoff;
-use crate::pods::sync_plan::{self, Health, Plan, ProbeResults};
+use crate::publications::WorkerReport;
 use crate::runtime::lower::{MountedVolumes, PodSource};
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::runtime::probes::{ProbeReport, ProbeTarget};
 use crate::runtime::relist;
-use crate::spec::{Container, Pod};
 use crate::status::writer::StatusWriter;
-use crate::status::{self, PodStatus, ResizeOutcome, StatusInputs, TerminationCause};
+use lifecycle::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
+use lifecycle::spec::{Container, Pod};
+use lifecycle::status::{self, PodStatus, ResizeOutcome, StatusInputs, TerminationCause};
+use lifecycle::sync_plan::{self, Health, Plan, ProbeResults};
+use lifecycle::worker_state::{Deletion, PodWorkerState, WorkerAction, WorkerEvent};
 
+mod context;
+mod pod_context;
 mod prepare;
 mod resize;
 mod retry_holds;
@@ -41,6 +45,9 @@ mod start;
 mod stop;
 mod sync_errors;
 
+pub use context::WorkerContext;
+pub use lifecycle::worker_state::Termination;
+use pod_context::PodContext;
 use retry_holds::RetryHolds;
 use sync_errors::SyncErrors;
 
@@ -60,14 +67,6 @@ pub enum WorkerMessage {
     Terminate(Termination),
     /// The agent stops, and the pod's containers with it. The next agent starts the pod again.
     Shutdown,
-}
-
-/// The termination of a pod by the agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Termination {
-    pub cause: TerminationCause,
-    /// In seconds; the pod's own grace period if `None`.
-    pub grace: Option<i64>,
 }
 
 /// The time of the next sync.
@@ -94,7 +93,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 /// The loop of one pod.
 #[derive(Debug)]
 pub struct Worker {
-    context: Arc<AgentContext>,
+    context: Arc<WorkerContext>,
     pod: Arc<Pod>,
     source: PodSource,
     messages: mpsc::UnboundedReceiver<WorkerMessage>,
@@ -123,17 +122,7 @@ pub struct Worker {
     sandbox_failures: u32,
     /// The number of consecutive failures to remove dead containers.
     removal_failures: u32,
-    /// True if the runtime did not answer when the pod was terminating.
-    stopped_without_runtime: bool,
-    /// True if nothing was done for the pod yet, and the runtime has nothing of it.
-    never_synced: bool,
-    deleted: bool,
-    termination: Option<Termination>,
-    /// True if all containers have exited and none restarts.
-    completed: bool,
-    /// True if none of its containers runs, and its resources were released.
-    resources_released: bool,
-    shutting_down: bool,
+    state: PodWorkerState,
     /// The type of the next sync, for the metrics.
     next_sync_type: SyncType,
     sync_errors: SyncErrors,
@@ -143,7 +132,7 @@ impl Worker {
     /// `is_new` is true if the last relist had nothing of the pod.
     #[must_use]
     pub fn new(
-        context: Arc<AgentContext>,
+        context: Arc<WorkerContext>,
         pod: Arc<Pod>,
         source: PodSource,
         is_new: bool,
@@ -152,6 +141,7 @@ impl Worker {
         let subject = context.subject(&pod);
         let status_writer = StatusWriter::start(context.api.clone(), subject, pod.status.clone());
         let completed = PodStatus::read(&pod.status).phase.is_terminal();
+        let deletion = pod.is_terminating().then_some(Deletion::Requested);
         Worker {
             status_inputs: context.status_inputs(),
             backoff: Backoff::new(LONGEST_BACKOFF),
@@ -173,13 +163,7 @@ impl Worker {
             mount_failures: 0,
             sandbox_failures: 0,
             removal_failures: 0,
-            stopped_without_runtime: false,
-            never_synced: is_new && !completed,
-            deleted: false,
-            termination: None,
-            completed,
-            resources_released: false,
-            shutting_down: false,
+            state: PodWorkerState::initial(is_new, completed, deletion),
             next_sync_type: SyncType::Create,
             sync_errors: SyncErrors::default(),
         }
@@ -188,7 +172,7 @@ impl Worker {
     /// Runs until the pod is removed.
     pub async fn run(mut self) {
         let context = Arc::clone(&self.context);
-        if let Some(known) = self.context.pod_cache.age(&self.pod.metadata.uid) {
+        if let Some(known) = self.context.publications.pod_cache.age(&self.pod.metadata.uid) {
             context.metrics.sync.worker_starts(known);
         }
         loop {
@@ -225,20 +209,28 @@ impl Worker {
                     self.holds.release();
                 }
                 self.pod = pod;
+                if self.pod.is_terminating() {
+                    self.transition(WorkerEvent::Deleted(Deletion::Requested));
+                }
                 let differs = |status: &PodStatus| status::is_overwritten(&self.pod.status, status);
                 if self.last_status.as_ref().is_some_and(differs) {
                     self.status_writer.overwritten_by_other(self.pod.status.clone());
                 }
             }
             WorkerMessage::Resize(pending) => self.pending = pending,
-            WorkerMessage::Deleted => self.deleted = true,
+            WorkerMessage::Deleted => self.transition(WorkerEvent::Deleted(Deletion::Complete)),
             WorkerMessage::RuntimeChanged => {}
             WorkerMessage::ProbeReported(report) => self.handle_probe_report(report),
             WorkerMessage::Terminate(termination) => {
-                let _ = self.termination.get_or_insert(termination);
+                self.transition(WorkerEvent::Terminated(termination));
             }
-            WorkerMessage::Shutdown => self.shutting_down = true,
+            WorkerMessage::Shutdown => self.transition(WorkerEvent::Shutdown),
         }
+    }
+
+    fn transition(&mut self, event: WorkerEvent) {
+        let state = std::mem::replace(&mut self.state, PodWorkerState::ShuttingDown);
+        self.state = state.next(event);
     }
 
     fn handle_probe_report(&mut self, report: ProbeReport) {
@@ -275,14 +267,10 @@ impl Worker {
         pod
     }
 
-    fn should_terminate(&self) -> bool {
-        self.deleted || self.pod.is_terminating()
-    }
-
     async fn step(&mut self) -> Next {
         // Boxed, so that a waiting worker, which most are, needs little memory.
         let next = Box::pin(self.sync()).await;
-        let left = self.deadline_in().filter(|left| !left.is_zero() && self.termination.is_none());
+        let left = self.deadline_in().filter(|left| !left.is_zero() && self.state.is_syncing());
         let next = match (next, left) {
             // No wait exceeds the deadline.
             (Next::After(wait), Some(left)) => Next::After(wait.min(left)),
@@ -293,43 +281,41 @@ impl Worker {
     }
 
     async fn sync(&mut self) -> Next {
-        match relist::inspect(&self.context.runtime, &self.pod.metadata.uid).await {
+        match relist::inspect(&self.context.runtime.cri, &self.pod.metadata.uid).await {
             Ok(observed) => {
                 self.observe(observed);
-                (self.stopped_without_runtime, self.never_synced) = (false, false);
+                self.transition(WorkerEvent::Observed);
             }
             Err(error) => {
                 self.sync_errors.add("read the pod from the runtime", error);
                 return self.sync_without_runtime().await;
             }
         }
-        if self.shutting_down {
-            self.context.probes.forget(&self.pod.metadata.uid);
-            let pod = self.pod_with_last_status();
-            self.kill_all(&pod, pod.grace_seconds()).await;
-            return Next::Done;
-        }
         self.forget_dead_containers();
-        if self.termination.is_none() && self.is_past_deadline() {
+        if self.state.is_syncing() && self.deadline_in() == Some(Duration::ZERO) {
             self.context.recorder.pod(&self.pod, AgentEvent::DeadlineExceeded);
             let cause = TerminationCause {
                 reason: "DeadlineExceeded".to_owned(),
                 message: AgentEvent::DeadlineExceeded.to_string(),
                 disruption: None,
             };
-            self.termination = Some(Termination { cause, grace: None });
+            self.transition(WorkerEvent::Terminated(Termination { cause, grace: None }));
         }
-        if self.resources_released {
-            return if self.should_terminate() {
-                self.remove_pod().await
-            } else {
-                Next::After(RESYNC)
-            };
+        match self.state.action() {
+            WorkerAction::SyncPod => self.sync_pod().await,
+            WorkerAction::Terminate => self.terminate().await,
+            WorkerAction::Wait => Next::After(RESYNC),
+            WorkerAction::Remove => self.remove_pod().await,
+            WorkerAction::StopForShutdown => self.stop_for_shutdown().await,
         }
-        if self.should_terminate() || self.termination.is_some() || self.completed {
-            return self.terminate().await;
-        }
-        self.sync_pod().await
+    }
+
+    /// Stops the containers of a pod that the next agent starts again.
+    async fn stop_for_shutdown(&mut self) -> Next {
+        self.context.runtime.probes.forget(&self.pod.metadata.uid);
+        let pod = self.pod_with_last_status();
+        self.kill_all(&pod, pod.grace_seconds()).await;
+        Next::Done
     }
 
     /// Replaces the observed state and logs the containers that exited since the last one.
@@ -350,21 +336,21 @@ impl Worker {
         }
     }
 
-    /// Runs a sync without the runtime. A terminating pod that was running when last seen is stopped once,
-    /// and a new pod is started: this either succeeds or reports the reason.
+    /// Runs a sync without the runtime.
     async fn sync_without_runtime(&mut self) -> Next {
-        let ends = (self.should_terminate() || self.termination.is_some()) && !self.shutting_down;
-        if std::mem::take(&mut self.never_synced) && !ends && !self.shutting_down {
-            return self.sync_pod().await;
-        }
-        if ends
-            && self.observed.is_alive()
-            && !std::mem::replace(&mut self.stopped_without_runtime, true)
-        {
-            let pod = self.pod_with_last_status();
-            self.update_status(&pod, true);
-            let grace = self.grace(&pod);
-            self.stop(&pod, grace).await;
+        match self.state.action_without_runtime(self.observed.is_alive()) {
+            WorkerAction::SyncPod => {
+                self.transition(WorkerEvent::Unobserved);
+                return self.sync_pod().await;
+            }
+            WorkerAction::Terminate => {
+                self.transition(WorkerEvent::Unobserved);
+                let pod = self.pod_with_last_status();
+                self.update_status(&pod, true);
+                let grace = self.state.grace_seconds(pod.grace_seconds());
+                self.stop(&pod, grace).await;
+            }
+            WorkerAction::Wait | WorkerAction::Remove | WorkerAction::StopForShutdown => {}
         }
         Next::After(RUNTIME_RETRY)
     }
@@ -375,29 +361,32 @@ impl Worker {
         let pod = self.pod_with_last_status();
         let plan = sync_plan::plan(&pod, &self.observed, self);
         let status = self.update_status(&pod, true);
+        let mut sync = PodContext::new(pod, self.source.clone(), &self.context.state);
         let over = plan.kill_pod && plan.create_sandbox.is_none();
         if over || status.phase.is_terminal() {
-            self.completed = true;
+            self.transition(WorkerEvent::Completed);
             return Next::Now;
         }
         self.probe();
         if plan.is_nothing() && self.actuated.is_none() {
-            return self.idle(&pod).await;
+            return self.idle(&mut sync).await;
         }
-        self.apply(&pod, plan).await
+        self.apply(&mut sync, plan).await
     }
 
     /// Does the periodic work of a pod that needs no action.
-    async fn idle(&mut self, pod: &Pod) -> Next {
+    async fn idle(&mut self, sync: &mut PodContext) -> Next {
         self.status_inputs.waiting.clear();
         self.remove_superseded().await;
-        match self.refresh(pod).await {
+        match self.refresh(sync).await {
             Ok(()) => Next::After(RESYNC),
             Err(()) => Next::After(RETRY),
         }
     }
 
-    async fn apply(&mut self, pod: &Pod, plan: Plan) -> Next {
+    async fn apply(&mut self, sync: &mut PodContext, plan: Plan) -> Next {
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         if !plan.remove.is_empty() {
             return self.remove_all(pod, &plan).await;
         }
@@ -432,11 +421,11 @@ impl Worker {
                 self.sync_errors.postpone();
                 return Next::After(left);
             }
-            if let Err(wait) = self.prepare(pod).await {
+            if let Err(wait) = self.prepare(sync).await {
                 return self.hold(wait);
             }
         }
-        let next = self.start(pod, &plan).await;
+        let next = self.start(sync, &plan).await;
         self.remove_superseded().await;
         match resized {
             Err(later) if next == Next::Now => later,
@@ -461,7 +450,7 @@ impl Worker {
             ..std::mem::take(&mut self.status_inputs)
         };
         self.status_inputs.termination =
-            self.termination.as_ref().map(|termination| termination.cause.clone());
+            self.state.termination().map(|termination| termination.cause.clone());
         self.status_inputs.finished = !may_run;
         self.update_resize_conditions(pod);
         let mut status = status::generate(pod, &self.observed, &self.status_inputs);
@@ -474,7 +463,11 @@ impl Worker {
                 let sandbox = self.observed.newest_sandbox().filter(|sandbox| sandbox.ready);
                 let (status, sandbox) =
                     (merged.to_value(), sandbox.map(|sandbox| sandbox.id.clone()));
-                self.context.pod_cache.set_status(&pod.metadata.uid, status.clone(), sandbox);
+                self.context.publications.pod_cache.set_status(
+                    &pod.metadata.uid,
+                    status.clone(),
+                    sandbox,
+                );
                 self.status_writer.set(status);
                 self.last_status = Some(merged.clone());
                 // The terminal phase is held back while containers run, but decided.
@@ -491,18 +484,18 @@ impl Worker {
     /// Terminates a pod and releases its resources.
     async fn terminate(&mut self) -> Next {
         let pod = self.pod_with_last_status();
-        if self.observed.is_alive() && pod.is_terminating() && !self.deleted {
+        if self.observed.is_alive() && self.state.deletion() == Some(Deletion::Requested) {
             // Readiness is probed as long as it runs.
             self.probe();
         } else {
-            self.context.probes.forget(&pod.metadata.uid);
+            self.context.runtime.probes.forget(&pod.metadata.uid);
         }
         if self.observed.is_alive() {
             self.update_status(&pod, true);
-            let grace = self.grace(&pod);
+            let grace = self.state.grace_seconds(pod.grace_seconds());
             self.stop(&pod, grace).await;
-            self.context.probes.forget(&pod.metadata.uid);
-            return match relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
+            self.context.runtime.probes.forget(&pod.metadata.uid);
+            return match relist::inspect(&self.context.runtime.cri, &pod.metadata.uid).await {
                 Ok(observed) if !observed.is_alive() => Next::Now,
                 Ok(_) => Next::After(RUNTIME_RETRY),
                 Err(error) => {
@@ -513,19 +506,22 @@ impl Worker {
         }
         if let Err(error) = self.clean_up(&pod).await {
             self.sync_errors.add("release the pod's resources", &error);
+            let error = error.to_string();
             self.context.recorder.pod(&pod, AgentEvent::KillFailed { error });
             return Next::After(RETRY);
         }
         // The mirror of a static pod is deleted with its last status; deleted pods get no status.
-        let stopped_without_runtime =
-            self.deleted || (status::is_static(&pod) && pod.is_terminating());
-        if !stopped_without_runtime && !self.is_only_kept() {
+        let has_no_status = match self.state.deletion() {
+            Some(Deletion::Complete) => true,
+            Some(Deletion::Requested) => status::is_static(&pod),
+            None => false,
+        };
+        if !has_no_status && !self.is_only_kept() {
             self.update_status(&pod, false);
         }
-        self.resources_released = true;
-        let reason =
-            self.termination.as_ref().map_or("", |termination| termination.cause.reason.as_str());
+        let reason = self.state.termination().map_or("", |by| by.cause.reason.as_str());
         info!(pod = pod.full_name(), uid = pod.metadata.uid, reason, "the pod terminated");
+        self.transition(WorkerEvent::ResourcesReleased);
         Next::Now
     }
 
@@ -540,26 +536,17 @@ impl Worker {
             && self.observed == RuntimePod::default()
     }
 
-    /// Returns the grace period in seconds.
-    fn grace(&self, pod: &Pod) -> i64 {
-        let requested = self.termination.as_ref().and_then(|termination| termination.grace);
-        match (self.deleted, requested) {
-            (true, _) => 0,
-            (false, Some(requested)) => requested,
-            (false, None) => pod.grace_seconds(),
-        }
-    }
-
     /// Removes the last traces of a pod and deletes it in the API.
     async fn remove_pod(&mut self) -> Next {
+        let is_deleted = self.state.deletion() == Some(Deletion::Complete);
         // The mirror of a static pod may be missing, and is deleted with it. A pod that was deleted in the API
         // has no status to write.
-        if !self.deleted && !status::is_static(&self.pod) {
+        if !is_deleted && !status::is_static(&self.pod) {
             self.status_writer.written().await;
         }
         if let Err(error) = self.remove_everything().await {
             self.removal_failures += 1;
-            if self.deleted || self.removal_failures < MOST_REMOVALS {
+            if is_deleted || self.removal_failures < MOST_REMOVALS {
                 let wait =
                     if self.removal_failures < MOST_REMOVALS { RUNTIME_RETRY } else { RETRY };
                 self.sync_errors.add("remove dead containers", error);
@@ -571,12 +558,17 @@ impl Worker {
             let (pod, uid) = (self.pod.full_name(), &self.pod.metadata.uid);
             warn!(pod, uid, %error, "failed to remove dead containers; deleting the pod anyway");
         }
-        if let Err(error) = self.context.remove_files(&self.pod).await {
+        if let Err(error) = self
+            .context
+            .runtime
+            .remove_files(&self.context.state.node_env(), &self.pod.metadata)
+            .await
+        {
             self.sync_errors.add("remove the pod's files", error);
             return Next::After(RUNTIME_RETRY);
         }
         let metadata = &self.pod.metadata;
-        if !self.deleted && !status::is_static(&self.pod) {
+        if !is_deleted && !status::is_static(&self.pod) {
             let options =
                 DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&metadata.uid) };
             let done =
@@ -587,7 +579,7 @@ impl Worker {
             }
         }
         info!(pod = self.pod.full_name(), uid = metadata.uid, "the pod is removed");
-        let _ = self.context.reports.send(WorkerReport::Removed(metadata.uid.clone()));
+        let _ = self.context.publications.reports.send(WorkerReport::Removed(metadata.uid.clone()));
         Next::Done
     }
 
@@ -606,9 +598,9 @@ impl Worker {
             .collect();
         let ips = match self.observed.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-            _ => self.context.node_env().ips.clone(),
+            _ => self.context.state.node_env().ips.clone(),
         };
-        self.context.probes.follow(&self.pod, &ips, &running);
+        self.context.runtime.probes.follow(&self.pod, &ips, &running);
     }
 
     /// Drops the state of containers that no longer exist.
@@ -618,7 +610,7 @@ impl Worker {
         self.status_inputs.readiness.retain(|id, _| alive.contains(id));
         self.status_inputs.startup.retain(|id, _| alive.contains(id));
         for ended in self.observed.containers.iter().filter(|c| c.state == ContainerState::Exited) {
-            self.context.cpuset_tracker.unregister(&ended.id);
+            self.context.state.cpuset_tracker.unregister(&ended.id);
         }
     }
 
@@ -631,11 +623,6 @@ impl Worker {
         let left =
             started.plus_seconds(seconds).unix_nanos().saturating_sub(self.now().unix_nanos());
         Some(Duration::from_nanos(u64::try_from(left).unwrap_or(0)))
-    }
-
-    fn is_past_deadline(&self) -> bool {
-        let over = self.resources_released || self.completed || self.should_terminate();
-        !over && self.deadline_in() == Some(Duration::ZERO)
     }
 }
 

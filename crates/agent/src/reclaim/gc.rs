@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::node::{Image, Settings};
-use crate::runtime::observed::{RuntimeContainer, RuntimeId, RuntimePod};
+use lifecycle::observed::{RuntimeContainer, RuntimeId, RuntimePod};
 
 pub type Millis = i64;
 
@@ -175,7 +175,7 @@ pub fn dead_sandboxes(seen: &RuntimePod, removed: &[RuntimeId]) -> Vec<RuntimeId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::observed::{ContainerState, RuntimeSandbox};
+    use lifecycle::observed::{ContainerState, RuntimeSandbox};
 
     const POLICY: ImagePolicy = ImagePolicy {
         high_percent: 85,

@@ -1,22 +1,30 @@
-//! Removes leftovers of pods: [`Leftovers`] lists them, [`keep`] removes those of pods that are neither known nor running.
+//! Removes leftovers of pods: [`Leftovers`] lists them, [`Housekeeping`] removes those of pods that are
+//! neither known nor running.
 //!
 //! Pods clean up after themselves. Leftovers are of pods that ended while no agent ran, or of an agent that was killed.
 //! The machine is listed before the known pods: a pod is known before anything is made for it. A cgroup with processes
 //! that the runtime does not know may belong to another agent, so it is reported and left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use host::cgroups::CgroupError;
 use host::file_kind::remove_tree;
 use placement::demand::PodUid;
+use thiserror::Error;
 use tracing::{info, warn};
 
-use crate::context::AgentContext;
-use crate::runtime::relist;
+use crate::blocking::{self, BlockingError};
+use crate::node_state::NodeState;
+use crate::publications::Publications;
+use crate::runtime::cgroups::PodCgroups;
+use crate::runtime::{Runtime, relist};
 use crate::supervisor::millis;
 use client::ErrorLog;
+use metrics::Counter;
 
 /// Upstream checks every two seconds. Leftovers do no harm for a minute.
 const EVERY: Duration = Duration::from_secs(60);
@@ -49,33 +57,169 @@ impl Leftovers {
     }
 }
 
-/// Lists the traces of pods that are neither known nor running. Returns `None` while the pods or the
-/// containers are unknown.
-pub async fn left(context: &AgentContext) -> Option<Leftovers> {
-    let there = observe(context).await;
-    let summaries = relist::relist(&context.runtime).await.ok()?;
-    let known = context.known_pods.borrow().clone()?;
-    Some(there.beyond(|uid| known.contains(uid) || summaries.contains_key(uid)))
+/// The reason why a cgroup was not removed.
+#[derive(Debug, Error)]
+enum RemoveCgroupError {
+    #[error("processes run in it that the runtime does not know: {0}")]
+    InUse(String),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
 }
 
-async fn observe(context: &AgentContext) -> Leftovers {
-    let ledger_pods = context.ledger().contents().pods().map(ToString::to_string).collect();
-    let (cgroups, volumes) = (context.cgroups.clone(), context.volumes.clone());
-    let logs = PathBuf::from(&context.node_env().log_dir);
-    let listed = tokio::task::spawn_blocking(move || {
-        let cgroups = cgroups.map(|of| of.pods()).transpose().unwrap_or_else(|error| {
-            warn!(%error, "failed to list the cgroups of pods");
-            None
+/// Removes leftovers of pods.
+#[derive(Debug)]
+pub struct Housekeeping {
+    runtime: Arc<Runtime>,
+    state: Arc<NodeState>,
+    publications: Arc<Publications>,
+    /// Counts removed leftovers by kind.
+    removed: Counter,
+}
+
+impl Housekeeping {
+    #[must_use]
+    pub fn new(
+        runtime: Arc<Runtime>,
+        state: Arc<NodeState>,
+        publications: Arc<Publications>,
+        removed: Counter,
+    ) -> Housekeeping {
+        Housekeeping { runtime, state, publications, removed }
+    }
+
+    /// Lists the traces of pods that are neither known nor running. Returns `None` while the pods or the
+    /// containers are unknown.
+    pub async fn left(&self) -> Option<Leftovers> {
+        let there = self.observe().await;
+        let summaries = relist::relist(&self.runtime.cri).await.ok()?;
+        let known = self.publications.known_pods.borrow().clone()?;
+        Some(there.beyond(|uid| known.contains(uid) || summaries.contains_key(uid)))
+    }
+
+    async fn observe(&self) -> Leftovers {
+        let ledger_pods = self.state.ledger().contents().pods().map(ToString::to_string).collect();
+        let (cgroups, volumes) = (self.runtime.cgroups.clone(), self.runtime.volumes.clone());
+        let logs = PathBuf::from(&self.state.node_env().log_dir);
+        let listed = tokio::task::spawn_blocking(move || {
+            let cgroups = cgroups.map(|of| of.pods()).transpose().unwrap_or_else(|error| {
+                warn!(%error, "failed to list the cgroups of pods");
+                None
+            });
+            let directories = volumes.pods().unwrap_or_else(|error| {
+                warn!(%error, "failed to list the directories of pods");
+                Vec::new()
+            });
+            let logs = log_directories(&logs);
+            (cgroups.unwrap_or_default(), directories.into_iter().collect(), logs)
         });
-        let directories = volumes.pods().unwrap_or_else(|error| {
-            warn!(%error, "failed to list the directories of pods");
-            Vec::new()
-        });
-        let logs = log_directories(&logs);
-        (cgroups.unwrap_or_default(), directories.into_iter().collect(), logs)
-    });
-    let (cgroups, directories, logs) = listed.await.unwrap_or_default();
-    Leftovers { cgroups, directories, logs, ledger_pods }
+        let (cgroups, directories, logs) = listed.await.unwrap_or_default();
+        Leftovers { cgroups, directories, logs, ledger_pods }
+    }
+
+    /// Removes leftovers once all pods are known, and then periodically as long as it is polled.
+    pub async fn run(&self) {
+        let mut known = self.publications.known_pods.subscribe();
+        if known.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        let mut timer = tokio::time::interval(EVERY);
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut errors = RemovalErrors::new();
+        loop {
+            timer.tick().await;
+            self.sweep_logged(&mut errors).await;
+        }
+    }
+
+    /// Removes leftovers now.
+    pub async fn sweep(&self) {
+        self.sweep_logged(&mut RemovalErrors::new()).await;
+    }
+
+    async fn sweep_logged(&self, errors: &mut RemovalErrors) {
+        let Some(left) = self.left().await else { return };
+        if left.is_nothing() {
+            return;
+        }
+        self.release(&left.ledger_pods, errors).await;
+        if let Some(cgroups) = &self.runtime.cgroups {
+            for (uid, path) in left.cgroups.iter().filter(|(uid, _)| self.is_free(uid)) {
+                let done = remove_cgroup(cgroups.clone(), uid, path).await;
+                self.note(errors, "cgroup", path, done);
+            }
+        }
+        for uid in left.directories.iter().filter(|uid| self.is_free(uid)) {
+            let (volumes, of) = (self.runtime.volumes.clone(), uid.clone());
+            let done = blocking::run(move || volumes.remove(&of)).await;
+            self.note(errors, "directory", uid, done);
+        }
+        for (uid, path) in &left.logs {
+            if self.is_free(uid) {
+                let of = path.clone();
+                let done = blocking::run(move || remove_tree(&of)).await;
+                self.note(errors, "logs", &path.display().to_string(), done);
+            }
+        }
+    }
+
+    /// Returns true if no pod with this UID has appeared in the meantime.
+    fn is_free(&self, uid: &str) -> bool {
+        let known = self.publications.known_pods.borrow();
+        known.as_ref().is_some_and(|known| !known.contains(uid))
+    }
+
+    /// Releases the allocations of pods that are gone.
+    async fn release(&self, pods: &BTreeSet<String>, errors: &mut RemovalErrors) {
+        let mut any = false;
+        for uid in pods.iter().filter(|uid| self.is_free(uid)) {
+            let released = self.state.ledger().release(&PodUid::new(uid));
+            self.note(errors, "book", uid, released.map(|released| any |= released));
+        }
+        if any {
+            self.state.share_released_cpus(&self.runtime.cri).await;
+        }
+    }
+
+    /// Counts and logs the removal of one trace.
+    fn note<E: Display>(
+        &self,
+        errors: &mut RemovalErrors,
+        what: &'static str,
+        of: &str,
+        done: Result<(), E>,
+    ) {
+        let key = (what, of.to_owned());
+        match done {
+            Ok(()) => {
+                self.removed.increment(&[what]);
+                errors.remove(&key);
+                info!(what, of, "removed leftovers of a deleted pod");
+            }
+            Err(error) => {
+                if errors.entry(key).or_default().failed(&error) {
+                    let retry_in_ms = millis(EVERY);
+                    warn!(what, of, %error, retry_in_ms, "failed to remove leftovers of a deleted pod");
+                }
+            }
+        }
+    }
+}
+
+async fn remove_cgroup(
+    cgroups: PodCgroups,
+    uid: &str,
+    path: &str,
+) -> Result<(), BlockingError<RemoveCgroupError>> {
+    let (uid, path) = (uid.to_owned(), path.to_owned());
+    blocking::run(move || {
+        let processes = cgroups.host().processes(&path)?;
+        if !processes.is_empty() {
+            let pids: Vec<String> = processes.iter().map(ToString::to_string).collect();
+            return Err(RemoveCgroupError::InUse(pids.join(", ")));
+        }
+        Ok(cgroups.remove_pod(&uid)?)
+    })
+    .await
 }
 
 /// Finds directories named `namespace_name_uid`. Others are not the agent's.
@@ -93,121 +237,8 @@ fn log_directories(logs: &Path) -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
-/// Removes leftovers once all pods are known, and then periodically as long as it is polled.
-pub async fn run(context: Arc<AgentContext>) {
-    let mut known = context.known_pods.subscribe();
-    if known.wait_for(Option::is_some).await.is_err() {
-        return;
-    }
-    let mut timer = tokio::time::interval(EVERY);
-    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut errors = RemovalErrors::new();
-    loop {
-        timer.tick().await;
-        sweep_logged(&context, &mut errors).await;
-    }
-}
-
 /// The errors of leftovers that could not be removed, by kind and name.
 type RemovalErrors = BTreeMap<(&'static str, String), ErrorLog>;
-
-/// Removes leftovers now.
-pub async fn sweep(context: &AgentContext) {
-    sweep_logged(context, &mut RemovalErrors::new()).await;
-}
-
-async fn sweep_logged(context: &AgentContext, errors: &mut RemovalErrors) {
-    let Some(left) = left(context).await else { return };
-    if left.is_nothing() {
-        return;
-    }
-    release(context, &left.ledger_pods, errors).await;
-    for (uid, path) in &left.cgroups {
-        if is_free(context, uid) {
-            let done = remove_cgroup(context, uid, path).await;
-            take(context, errors, "cgroup", path, done);
-        }
-    }
-    for uid in left.directories.iter().filter(|uid| is_free(context, uid)) {
-        let (volumes, of) = (context.volumes.clone(), uid.clone());
-        let done = blocking(move || volumes.remove(&of)).await;
-        take(context, errors, "directory", uid, done);
-    }
-    for (uid, path) in &left.logs {
-        if is_free(context, uid) {
-            let of = path.clone();
-            let done = blocking(move || remove_tree(&of)).await;
-            take(context, errors, "logs", &path.display().to_string(), done);
-        }
-    }
-}
-
-/// Returns true if no pod with this UID has appeared in the meantime.
-fn is_free(context: &AgentContext, uid: &str) -> bool {
-    context.known_pods.borrow().as_ref().is_some_and(|known| !known.contains(uid))
-}
-
-/// Releases the allocations of pods that are gone.
-async fn release(context: &AgentContext, pods: &BTreeSet<String>, errors: &mut RemovalErrors) {
-    let mut any = false;
-    for uid in pods.iter().filter(|uid| is_free(context, uid)) {
-        let released = context.ledger().release(&PodUid::new(uid));
-        let done = released.map(|released| any |= released).map_err(|error| error.to_string());
-        take(context, errors, "book", uid, done);
-    }
-    if any {
-        context.note_ledger_change();
-        // Nothing depends on a larger shared pool.
-        let _ = context.rebalance().await;
-    }
-}
-
-async fn remove_cgroup(context: &AgentContext, uid: &str, path: &str) -> Result<(), String> {
-    let Some(cgroups) = context.cgroups.clone() else { return Ok(()) };
-    let (uid, path) = (uid.to_owned(), path.to_owned());
-    blocking(move || -> Result<(), String> {
-        let processes = cgroups.host().processes(&path).map_err(|error| error.to_string())?;
-        if !processes.is_empty() {
-            let pids: Vec<String> = processes.iter().map(ToString::to_string).collect();
-            let pids = pids.join(", ");
-            return Err(format!("processes run in it that the runtime does not know: {pids}"));
-        }
-        cgroups.remove_pod(&uid).map_err(|error| error.to_string())
-    })
-    .await
-}
-
-fn take(
-    context: &AgentContext,
-    errors: &mut RemovalErrors,
-    what: &'static str,
-    of: &str,
-    done: Result<(), String>,
-) {
-    let key = (what, of.to_owned());
-    match done {
-        Ok(()) => {
-            context.metrics.left_behind.increment(&[what]);
-            errors.remove(&key);
-            info!(what, of, "removed leftovers of a deleted pod");
-        }
-        Err(error) => {
-            if errors.entry(key).or_default().failed(&error) {
-                let retry_in_ms = millis(EVERY);
-                warn!(what, of, error, retry_in_ms, "failed to remove leftovers of a deleted pod");
-            }
-        }
-    }
-}
-
-async fn blocking<E: ToString + Send + 'static>(
-    work: impl FnOnce() -> Result<(), E> + Send + 'static,
-) -> Result<(), String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ use crate::runtime::lower::resources::{cpu_quota, cpu_shares, page_size_name};
 use crate::runtime::lower::{
     self, CgroupDriver, CgroupVersion, NodeEnvironment, PodInput, cgroup, qos,
 };
-use crate::spec::{Pod, ResourceList};
+use lifecycle::spec::{Pod, ResourceList};
 
 /// Returns the memory limit of a pod in bytes; `None` if one of its containers has no limit.
 #[must_use]
@@ -32,7 +32,7 @@ pub fn memory_limit(pod: &Pod) -> Option<i64> {
 
 /// Returns the limit of a pod. A Burstable pod has one only if every container has.
 fn limit(pod: &Pod, name: &str) -> Option<Quantity> {
-    let limit = || crate::limits(pod).remove(name);
+    let limit = || lifecycle::limits(pod).remove(name);
     match qos::class(pod) {
         QosClass::Guaranteed => limit(),
         QosClass::Burstable if all_have_limit(pod, name) => limit(),
@@ -53,7 +53,7 @@ fn all_have_limit(pod: &Pod, name: &str) -> bool {
 #[must_use]
 pub fn of_pod(input: &PodInput<'_>, pids: Option<u64>) -> Limits {
     let (pod, node_env) = (input.pod, input.node_env);
-    let requests = crate::requests(pod);
+    let requests = lifecycle::requests(pod);
     let milli = |of: Option<&Quantity>| of.map_or(0, Quantity::milli_value);
     let shares = match qos::class(pod) {
         QosClass::BestEffort => 0,
@@ -90,7 +90,7 @@ pub fn of_class<'a>(
     let (mut cpu, mut memory) = (0_i64, 0_i64);
     if class == QosClass::Burstable {
         for pod in pods.into_iter().filter(|pod| qos::class(pod) == class) {
-            let requests = crate::requests(pod);
+            let requests = lifecycle::requests(pod);
             cpu = cpu.saturating_add(requests.get(CPU).map_or(0, Quantity::milli_value));
             memory = memory.saturating_add(requests.get(MEMORY).map_or(0, Quantity::value));
         }

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::spec::{Container, HttpGetAction, IntOrString};
+use lifecycle::spec::{Container, HttpGetAction, IntOrString};
 
 pub(crate) mod messages;
 mod tls;

@@ -10,7 +10,9 @@ use thiserror::Error;
 
 use crate::observability::events::AgentEvent;
 use crate::runtime::fetch::{self, Failure, Get, GetError};
-use crate::spec::{Container, ExecAction, Handler, HttpGetAction, IntOrString, TcpSocketAction};
+use lifecycle::spec::{
+    Container, ExecAction, Handler, HttpGetAction, IntOrString, TcpSocketAction,
+};
 
 /// The kind of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

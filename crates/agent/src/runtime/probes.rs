@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::observability::events::{AgentEvent, ProbeKind};
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{Container, Pod, Probe};
 use crate::supervisor::caught;
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{Container, Pod, Probe};
 use metrics::{Counter, Registry};
 
 mod cycle;

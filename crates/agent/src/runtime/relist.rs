@@ -10,10 +10,10 @@ use std::path::Path;
 use cri::v1;
 
 use crate::runtime::lower::{ConfigSource, annotations};
-use crate::runtime::observed::{
+use lifecycle::observed::{
     ContainerState, RuntimeContainer, RuntimeId, RuntimePod, RuntimeSandbox,
 };
-use crate::status::{self, FILE_BYTES, LOG_BYTES, TerminationOutput};
+use lifecycle::status::{self, FILE_BYTES, LOG_BYTES, TerminationOutput};
 
 /// A pod in the runtime's lists. It differs between two relists if its state changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

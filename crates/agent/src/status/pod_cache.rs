@@ -10,8 +10,8 @@ use objects::timestamp::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::observability::metrics::{PodLifecycleMetrics, StartTiming};
-use crate::runtime::observed::RuntimeId;
 use client::clock::{Clock as _, SystemClock};
+use lifecycle::observed::RuntimeId;
 
 #[derive(Debug, Clone, Default)]
 struct CachedPod {

@@ -13,7 +13,7 @@ use super::references::{TokenKey, claim_of, mounted_volumes};
 use super::{ClaimFault, FilesKind, Problem, Projections, source_of};
 use crate::runtime::lower::{Configs, PodInput, downward};
 use crate::runtime::{cgroups, lower};
-use crate::spec::{
+use lifecycle::spec::{
     ConfigMapSource, DownwardApiSource, EmptyDirSource, KeyToPath, Pod, Projection, Volume,
 };
 

@@ -17,7 +17,7 @@ use host::file_kind;
 use host::os::owners;
 
 use super::{VolumeError, Volumes, go_error};
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// Modes of directories and files that pods do not write to.
 const DIRECTORY: u32 = 0o750;

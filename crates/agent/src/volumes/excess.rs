@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use objects::Quantity;
 
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// Returns the reason for an eviction if an empty directory exceeds its `sizeLimit`. The text is upstream's,
 /// including the space at the end. `usage` is in bytes by volume.

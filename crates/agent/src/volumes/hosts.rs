@@ -3,7 +3,7 @@
 //! Pure; [`super::Volumes::write_hosts_file`] writes it.
 
 use crate::runtime::lower::hostname::Name;
-use crate::spec::HostAlias;
+use lifecycle::spec::HostAlias;
 
 const HEAD: &str = "# Kubernetes-managed hosts file.\n";
 const HEAD_OF_HOST: &str = "# Kubernetes-managed hosts file (host network).\n";

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Projections, source_of};
-use crate::spec::{Pod, ServiceAccountTokenProjection, Volume};
+use lifecycle::spec::{Pod, ServiceAccountTokenProjection, Volume};
 
 /// The objects of the pod's namespace that it refers to, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

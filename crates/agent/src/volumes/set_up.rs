@@ -16,7 +16,7 @@ use super::directories::{EMPTY_DIR, checked, make};
 use super::{Problem, VolumeError, Volumes, atomic, fs_group, go_error, host_path};
 use crate::runtime::lower::env::Environment;
 use crate::runtime::lower::{MountedVolume, MountedVolumes, expansion};
-use crate::spec::{Container, Pod};
+use lifecycle::spec::{Container, Pod};
 
 /// Every user may write to an empty directory; access is limited by the directories above it.
 const EMPTY_DIR_MODE: u32 = 0o777;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::runtime::lower::{Configs, MountedVolume, MountedVolumes, PodInput};
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 mod files;
 mod pure;
@@ -49,7 +49,6 @@ fn configs() -> Configs {
         config_maps: BTreeMap::from([("cm1".to_owned(), config)]),
         binary: BTreeMap::from([("cm1".to_owned(), binary)]),
         secrets: BTreeMap::from([("sec1".to_owned(), secret)]),
-        ..Configs::default()
     }
 }
 

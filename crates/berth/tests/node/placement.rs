@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use agent::context::AgentContext;
-use agent::cpusets::reconcile;
-use agent::placement_demand;
-use agent::reclaim::housekeeping;
+use agent::agent::AgentParts;
 use berth::machine_source::load_machine;
 use client::Scope;
 use client::kind::EVENTS;
+use lifecycle::placement_demand;
 use objects::KubeletConfig;
 use objects::kubelet_config::CpuManagerPolicy;
 use placement::CpuSet;
@@ -56,10 +54,10 @@ pub(crate) fn container_id(pod: &Value) -> String {
 }
 
 /// Returns the first process of a pod's container.
-pub(crate) async fn process(context: &AgentContext, pod: &Value) -> u32 {
+pub(crate) async fn process(agent: &AgentParts, pod: &Value) -> u32 {
     let request =
         cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
-    let answer = context.runtime.call(request).await.unwrap();
+    let answer = agent.runtime.cri.call(request).await.unwrap();
     let info: Value = serde_json::from_str(&answer.info["info"]).unwrap();
     u32::try_from(info["pid"].as_u64().unwrap()).unwrap()
 }
@@ -102,13 +100,13 @@ pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
 
 pub(crate) async fn running(berth: &Berth, name: &str) -> (Value, u32) {
     let pod = berth.until(name, |pod| phase(pod) == "Running").await;
-    let pid = process(&berth.context, &pod).await;
+    let pid = process(&berth.agent, &pod).await;
     (pod, pid)
 }
 
 pub(crate) async fn clean(berth: &Berth) {
     until("a clean audit", async || {
-        let report = reconcile::audit(&berth.context).await;
+        let report = berth.agent.reconciler.audit(&berth.agent.housekeeping).await;
         report.is_clean().then_some(())
     })
     .await;
@@ -201,7 +199,7 @@ async fn shared_containers_leave_an_exclusive_cpu_before_its_owner_starts() {
         berth.gone(name).await;
     }
     clean(&berth).await;
-    assert_eq!(berth.context.cgroups.as_ref().unwrap().pods().unwrap().len(), 0);
+    assert_eq!(berth.agent.runtime.cgroups.as_ref().unwrap().pods().unwrap().len(), 0);
     berth.end().await;
 }
 
@@ -244,15 +242,15 @@ async fn moved_container_is_put_back_and_reported() {
     let mut berth = Berth::start(one_exclusive_cpu).await;
     berth.create(exclusive("own")).await;
     let (_, owner) = running(&berth, "own").await;
-    assert_eq!(reconcile::reconcile_all(&berth.context).await.repaired, 0);
+    assert_eq!(berth.agent.reconciler.reconcile_all().await.repaired, 0);
 
     let file = cpuset_of(owner).join("cpuset.cpus");
     for time in 1..=3 {
         std::fs::write(&file, others.to_string()).unwrap();
         assert_eq!(allowed(owner), others);
-        let outside = reconcile::audit(&berth.context).await.outside;
+        let outside = berth.agent.reconciler.audit(&berth.agent.housekeeping).await.outside;
         assert_eq!(outside.len(), 1, "{outside:?}");
-        let checked = reconcile::reconcile_all(&berth.context).await;
+        let checked = berth.agent.reconciler.reconcile_all().await;
         assert_eq!((checked.repaired, checked.wrong), (1, 0), "{time}: {checked:?}");
         assert_eq!((allowed(owner), cpus_in(&cpuset_of(owner))), (own.clone(), Some(own.clone())));
     }
@@ -263,14 +261,14 @@ async fn moved_container_is_put_back_and_reported() {
         messages.iter().any(|message| message.contains("3 times within 5 checks")).then_some(())
     })
     .await;
-    let counted = berth.context.metrics.registry.render();
+    let counted = berth.agent.metrics.registry.render();
     assert!(counted.contains("berth_repaired_containers_total{what=\"cpus\"} 3\n"), "{counted}");
 
     // The state files are owned by the agent as well.
     let state = berth.settings.agent.root.join("cpu_manager_state");
     let text = std::fs::read_to_string(&state).unwrap();
     std::fs::write(&state, "{}").unwrap();
-    reconcile::reconcile_all(&berth.context).await;
+    berth.agent.reconciler.reconcile_all().await;
     assert_eq!(std::fs::read_to_string(&state).unwrap(), text);
     clean(&berth).await;
     berth.delete("own").await;
@@ -292,7 +290,7 @@ async fn container_may_restrict_its_own_threads() {
         (allowed(child) == first).then_some(child)
     })
     .await;
-    let checked = reconcile::reconcile_all(&berth.context).await;
+    let checked = berth.agent.reconciler.reconcile_all().await;
     assert_eq!((checked.checked, checked.repaired, checked.wrong), (1, 0, 0));
     assert_eq!((allowed(shell), allowed(narrowed)), (all, first));
     clean(&berth).await;
@@ -324,25 +322,25 @@ async fn audit_runs_periodically() {
 async fn only_remains_of_deleted_pods_are_removed() {
     let (all, own, _) = machine();
     let mut berth = Berth::start(one_exclusive_cpu).await;
-    let context = Arc::clone(&berth.context);
+    let agent = berth.agent.clone();
     let uid = berth.create(pod("here", SLEEP)).await;
     let (here, pid) = running(&berth, "here").await;
-    let ghost = |uid: &str| -> agent::spec::Pod {
+    let ghost = |uid: &str| -> lifecycle::spec::Pod {
         let mut pod = exclusive("ghost");
         pod["metadata"]["uid"] = uid.into();
         serde_json::from_value(pod).unwrap()
     };
     let gone = ghost("11111111-2222-3333-4444-555555555555");
     {
-        let mut book = context.ledger();
+        let mut book = agent.state.ledger();
         let placement = book.plan(&placement_demand(&gone)).unwrap();
         book.commit(placement).unwrap();
         assert!(!book.shared().contains(own.first().unwrap()));
     }
-    let cgroups = context.cgroups.clone().unwrap();
+    let cgroups = agent.runtime.cgroups.clone().unwrap();
     let path = cgroups.path(&gone);
     cgroups.host().ensure(&path, &host::cgroups::Limits::default()).unwrap();
-    context.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
+    agent.runtime.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
     let logs = berth.settings.agent.logs.join(format!("test_ghost_{}", gone.metadata.uid));
     std::fs::create_dir_all(&logs).unwrap();
     // A cgroup with an unknown process is not removed.
@@ -353,24 +351,24 @@ async fn only_remains_of_deleted_pods_are_removed() {
     let procs = cpusets().join(theirs.trim_start_matches('/')).join("cgroup.procs");
     std::fs::write(procs, sleeper.id().to_string()).unwrap();
 
-    let report = reconcile::audit(&context).await;
+    let report = agent.reconciler.audit(&agent.housekeeping).await;
     assert_eq!(report.unknown_holders, std::slice::from_ref(&gone.metadata.uid));
     let left: BTreeSet<String> = report.leftover_cgroups.into_iter().collect();
     assert_eq!(left, [path.clone(), theirs.clone()].into());
     assert_eq!(report.leftover_directories.len(), 2, "{:?}", report.leftover_directories);
-    housekeeping::sweep(&context).await;
-    let report = reconcile::audit(&context).await;
+    agent.housekeeping.sweep().await;
+    let report = agent.reconciler.audit(&agent.housekeeping).await;
     assert_eq!(report.leftover_cgroups, std::slice::from_ref(&theirs));
     assert!(report.unknown_holders.is_empty() && report.leftover_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));
-    assert_eq!(context.ledger().shared(), all);
+    assert_eq!(agent.state.ledger().shared(), all);
     assert!(sleeper.try_wait().unwrap().is_none(), "a foreign process was killed");
 
-    assert_eq!((process(&context, &here).await, allowed(pid)), (pid, all));
-    assert!(context.volumes.pods().unwrap().contains(&uid));
+    assert_eq!((process(&agent, &here).await, allowed(pid)), (pid, all));
+    assert!(agent.runtime.volumes.pods().unwrap().contains(&uid));
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    housekeeping::sweep(&context).await;
+    agent.housekeeping.sweep().await;
     clean(&berth).await;
     berth.delete("here").await;
     berth.gone("here").await;

@@ -5,7 +5,6 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use agent::cpusets::reconcile;
 use client::PatchKind;
 use client::kind::{NODES, PODS};
 use cri::v1;
@@ -40,7 +39,7 @@ async fn runtime_that_ignores_cpusets_is_reported() {
     // It starts nevertheless.
     berth.until("own", |pod| phase(pod) == "Running").await;
     for _ in 0..2 {
-        let checked = reconcile::reconcile_all(&berth.context).await;
+        let checked = berth.agent.reconciler.reconcile_all().await;
         assert_eq!((checked.wrong, checked.repaired), (1, 0), "{checked:?}");
     }
     let start = format!("Container c has CPUs {all} instead of {own} and cannot be put there");
@@ -54,7 +53,7 @@ async fn runtime_that_ignores_cpusets_is_reported() {
     let ignored = format!("{start}: the runtime ignores where it is to run");
     let suspected = format!("{start}; suspected: ");
     assert!(message == ignored || message.starts_with(&suspected), "{message}");
-    let outside = reconcile::audit(&berth.context).await.outside;
+    let outside = berth.agent.reconciler.audit(&berth.agent.housekeeping).await.outside;
     assert_eq!(outside.len(), 1, "{outside:?}");
     berth.delete("own").await;
     berth.gone("own").await;
@@ -79,7 +78,7 @@ async fn pod_is_removed_although_the_runtime_keeps_dead_containers() {
     berth.until("p", |pod| phase(pod) == "Running").await;
     berth.delete("p").await;
     berth.gone("p").await;
-    let runtime = &berth.context.runtime;
+    let runtime = &berth.agent.runtime.cri;
     let left = async || {
         let request = v1::ListContainersRequest::default();
         runtime.call(request).await.unwrap().containers.len()

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-use agent::context::AgentContext;
+use agent::agent::AgentParts;
 use berth::in_process::InProcess;
 use berth::instance_lock::PodsOnExit;
 use berth::machine_source::load_machine;
@@ -31,8 +31,8 @@ pub(crate) struct Berth {
     pub(crate) api: Client,
     pub(crate) containerd: Containerd,
     pub(crate) settings: Settings,
-    /// The agent's context.
-    pub(crate) context: Arc<AgentContext>,
+    /// The parts of the agent.
+    pub(crate) agent: AgentParts,
     stop: watch::Sender<Option<PodsOnExit>>,
     running: Option<JoinHandle<Result<(), TaskError>>>,
 }
@@ -118,8 +118,8 @@ impl Berth {
                 log_links: None,
             },
         };
-        let (api, context, stop, running) = begin(&settings).await;
-        let berth = Berth { api, containerd, settings, context, stop, running: Some(running) };
+        let (api, agent, stop, running) = begin(&settings).await;
+        let berth = Berth { api, containerd, settings, agent, stop, running: Some(running) };
         let namespace = json!({"metadata": {"name": "test"}});
         berth.api.create(NAMESPACES, "", &namespace).await.unwrap();
         berth
@@ -165,8 +165,8 @@ impl Berth {
     /// Stops the node in an orderly way, and starts it again.
     pub(crate) async fn restart(&mut self) {
         self.end().await;
-        let (api, context, stop, running) = begin(&self.settings).await;
-        (self.api, self.context) = (api, context);
+        let (api, agent, stop, running) = begin(&self.settings).await;
+        (self.api, self.agent) = (api, agent);
         (self.stop, self.running) = (stop, Some(running));
     }
 
@@ -180,14 +180,13 @@ impl Berth {
 
 async fn begin(
     settings: &Settings,
-) -> (Client, Arc<AgentContext>, watch::Sender<Option<PodsOnExit>>, JoinHandle<Result<(), TaskError>>)
-{
+) -> (Client, AgentParts, watch::Sender<Option<PodsOnExit>>, JoinHandle<Result<(), TaskError>>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");
     let (stop, stopping) = watch::channel(None);
-    let context = node.context();
-    (api, context, stop, tokio::spawn(node.run(stopping)))
+    let agent = node.agent_parts();
+    (api, agent, stop, tokio::spawn(node.run(stopping)))
 }
 
 /// Polls until `look` returns something.

@@ -73,7 +73,8 @@ async fn pinned_pod_keeps_its_cpus_without_a_state_file() {
         for (name, pid) in [("own", owner), ("shared", shared)] {
             assert_eq!(running(&berth, name).await.1, pid, "{broken:?}");
         }
-        until("the pods are known", async || berth.context.known_pods.borrow().clone()).await;
+        until("the pods are known", async || berth.agent.publications.known_pods.borrow().clone())
+            .await;
         clean(&berth).await;
         assert_eq!(watch.end(), None, "{broken:?}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "{broken:?}");
@@ -230,7 +231,7 @@ async fn start_as_a_kubelet(containerd: &Containerd, name: &str, uid: &str) -> S
     let request =
         v1::RunPodSandboxRequest { config: Some(sandbox.clone()), runtime_handler: String::new() };
     let made = until("the sandbox", async || runtime.call(request.clone()).await.ok()).await;
-    let container: agent::spec::Container =
+    let container: lifecycle::spec::Container =
         serde_json::from_value(json!({"name": "c", "image": rig::BUSYBOX})).unwrap();
     let mut labels = texts(&identity);
     labels.insert("io.kubernetes.container.name".to_owned(), "c".to_owned());
@@ -311,17 +312,18 @@ async fn static_pod_of_a_kubelet_keeps_uid_and_cpus() {
     let mut berth = Berth::on(containerd, with_manifests(place.path())).await;
     let shown = berth.until("web-node-1", |pod| phase(pod) == "Running").await;
     assert_eq!((shows(&shown), container_id(&shown)), (uid, container.clone()));
-    let pid = process(&berth.context, &shown).await;
+    let pid = process(&berth.agent, &shown).await;
     assert_eq!(allowed(pid), own);
     clean(&berth).await;
     // A kubelet that returns to the node finds its own state.
     assert_eq!(std::fs::read_to_string(&file).unwrap(), state);
 
     berth.restart().await;
-    until("the pods are known", async || berth.context.known_pods.borrow().clone()).await;
+    until("the pods are known", async || berth.agent.publications.known_pods.borrow().clone())
+        .await;
     let again = berth.until("web-node-1", |pod| phase(pod) == "Running").await;
     assert_eq!((shows(&again), container_id(&again)), (uid, container.clone()));
-    assert_eq!(process(&berth.context, &again).await, pid);
+    assert_eq!(process(&berth.agent, &again).await, pid);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), state);
 
     // A manifest changed while no agent runs is another pod.
@@ -348,7 +350,7 @@ async fn static_pod_gets_the_cpus_of_a_removed_one() {
     let mut berth = Berth::on(containerd, with_manifests(place.path())).await;
     let shown = berth.until("web-node-1", |pod| phase(pod) == "Running").await;
     assert_ne!(container_id(&shown), container);
-    assert_eq!(allowed(process(&berth.context, &shown).await), own);
+    assert_eq!(allowed(process(&berth.agent, &shown).await), own);
     std::fs::remove_file(place.path().join("web.json")).unwrap();
     berth.gone("web-node-1").await;
     clean(&berth).await;

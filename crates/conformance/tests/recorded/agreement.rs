@@ -1,7 +1,7 @@
 //! API server, scheduler, agent and planner read a pod alike: random pods have the same QoS class, requests,
 //! limits, demand and tolerations everywhere.
 
-use agent::admission;
+use lifecycle::admission;
 use objects::pod::resources::{PodResources, Side};
 use objects::rules::{self, RuleContext};
 use objects::schema::Schema;
@@ -150,12 +150,12 @@ fn reading(pod: &PodResources<'_>) -> Reading {
 }
 
 fn read_by_agent(pod: &Value) -> Reading {
-    let pod: agent::spec::Pod = serde_json::from_value(pod.clone()).unwrap();
+    let pod: lifecycle::spec::Pod = serde_json::from_value(pod.clone()).unwrap();
     Reading {
-        class: agent::qos_class(&pod),
-        requests: agent::requests(&pod),
-        limits: agent::limits(&pod),
-        demand: agent::placement_demand(&pod),
+        class: lifecycle::qos_class(&pod),
+        requests: lifecycle::requests(&pod),
+        limits: lifecycle::limits(&pod),
+        demand: lifecycle::placement_demand(&pod),
     }
 }
 

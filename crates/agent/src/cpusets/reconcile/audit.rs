@@ -1,17 +1,16 @@
-//! A check of the whole node, without repairs: [`audit`].
+//! A check of the whole node, without repairs: [`CpusetReconciler::audit`].
 
 use std::collections::BTreeMap;
 
 use placement::{CpuId, Ledger};
 use serde::Serialize;
 
+use super::CpusetReconciler;
 use super::Finding;
-use super::pass::survey;
-use crate::context::AgentContext;
 use crate::cpusets::tracker::TrackedContainer;
-use crate::reclaim::housekeeping;
-use crate::runtime::observed::{ContainerState, RuntimeId};
+use crate::reclaim::housekeeping::Housekeeping;
 use crate::runtime::relist;
+use lifecycle::observed::{ContainerState, RuntimeId};
 
 /// The problems found. Empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -56,38 +55,41 @@ impl AuditReport {
     }
 }
 
-/// Checks ledger, tracked containers, runtime, cgroups and directories.
-pub async fn audit(context: &AgentContext) -> AuditReport {
-    let mut report = AuditReport::default();
-    let surveyed = survey(context).await;
-    let running: Vec<TrackedContainer> = surveyed.iter().map(|(entry, _)| entry.clone()).collect();
-    report.held_twice = held_twice(context.ledger().contents(), &running);
-    for (entry, findings) in surveyed {
-        if !findings.is_empty() {
-            let TrackedContainer { pod_uid, container, .. } = entry;
-            report.outside.push(MisplacedContainer { pod_uid, container, findings });
+impl CpusetReconciler {
+    /// Checks ledger, tracked containers, runtime, cgroups and directories.
+    pub async fn audit(&self, housekeeping: &Housekeeping) -> AuditReport {
+        let mut report = AuditReport::default();
+        let surveyed = self.survey().await;
+        let running: Vec<TrackedContainer> =
+            surveyed.iter().map(|(entry, _)| entry.clone()).collect();
+        report.held_twice = held_twice(self.state.ledger().contents(), &running);
+        for (entry, findings) in surveyed {
+            if !findings.is_empty() {
+                let TrackedContainer { pod_uid, container, .. } = entry;
+                report.outside.push(MisplacedContainer { pod_uid, container, findings });
+            }
         }
-    }
-    match relist::relist(&context.runtime).await {
-        Ok(summaries) => {
-            let containers = summaries.values().flat_map(|summary| &summary.containers);
-            let running = containers.filter(|(_, of)| of.state == ContainerState::Running);
-            let tracked = context.cpuset_tracker.all();
-            let untracked = running.map(|(id, _)| id).filter(|id| !tracked.contains_key(*id));
-            report.untracked = untracked.cloned().collect();
+        match relist::relist(&self.runtime.cri).await {
+            Ok(summaries) => {
+                let containers = summaries.values().flat_map(|summary| &summary.containers);
+                let running = containers.filter(|(_, of)| of.state == ContainerState::Running);
+                let tracked = self.state.cpuset_tracker.all();
+                let untracked = running.map(|(id, _)| id).filter(|id| !tracked.contains_key(*id));
+                report.untracked = untracked.cloned().collect();
+            }
+            Err(error) => report.unseen.push(format!("the runtime: {error}")),
         }
-        Err(error) => report.unseen.push(format!("the runtime: {error}")),
-    }
-    match housekeeping::left(context).await {
-        Some(left) => {
-            report.unknown_holders = left.ledger_pods.into_iter().collect();
-            report.leftover_cgroups = left.cgroups.into_values().collect();
-            let logs = left.logs.into_values().map(|path| path.display().to_string());
-            report.leftover_directories = left.directories.into_iter().chain(logs).collect();
+        match housekeeping.left().await {
+            Some(left) => {
+                report.unknown_holders = left.ledger_pods.into_iter().collect();
+                report.leftover_cgroups = left.cgroups.into_values().collect();
+                let logs = left.logs.into_values().map(|path| path.display().to_string());
+                report.leftover_directories = left.directories.into_iter().chain(logs).collect();
+            }
+            None => report.unseen.push("what pods that are gone left behind".to_owned()),
         }
-        None => report.unseen.push("what pods that are gone left behind".to_owned()),
+        report
     }
-    report
 }
 
 const SHARED: &str = "the shared pool";

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use host::processes::{self, Process};
+use host::files::modification_times;
+use host::os::{KUBELET_DIRECTORY, processes};
+use host::processes::Process;
 use placement::CpuSet;
 
 /// A program or setting that also decides where processes run.
@@ -108,22 +109,15 @@ fn contender(process: &Process) -> Option<Contender> {
     plugin.then(|| Contender::Plugin { pid, name: process.name.clone() })
 }
 
-/// The state directory of a stock kubelet.
-const KUBELET: &str = "/var/lib/kubelet";
 const STATE_FILES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
 
 /// Returns the modification times of the state files of a kubelet. The agent's own files are left out.
 pub(super) fn stamps(own_root: &Path) -> BTreeMap<PathBuf, Option<SystemTime>> {
-    let directory = Path::new(KUBELET);
+    let directory = Path::new(KUBELET_DIRECTORY);
     if own_root == directory {
         return BTreeMap::new();
     }
-    let of = |name: &str| {
-        let path = directory.join(name);
-        let written = fs::metadata(&path).and_then(|of| of.modified()).ok();
-        (path, written)
-    };
-    STATE_FILES.map(of).into()
+    modification_times(directory, &STATE_FILES)
 }
 
 /// Reads the current processes and files of this machine.
@@ -131,17 +125,16 @@ pub(super) fn observe(
     above: Vec<(String, CpuSet)>,
     changed_files: Vec<PathBuf>,
 ) -> HostObservation {
-    let proc = Path::new("/proc");
     HostObservation {
         own_pid: std::process::id(),
-        processes: processes::list(proc),
+        processes: processes::list(),
         online: online(),
-        first: processes::first_process_cpus(proc),
+        first: processes::first_process_cpus(),
         above,
         changed_files,
     }
 }
 
 pub(super) fn online() -> Option<CpuSet> {
-    processes::online_cpus(Path::new("/sys/devices/system/cpu"))
+    processes::online_cpus()
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::runtime::observed::RuntimeId;
+use lifecycle::observed::RuntimeId;
 
 /// Number of repairs of one container, and the number of checks in which they count as contention.
 const OFTEN: usize = 3;

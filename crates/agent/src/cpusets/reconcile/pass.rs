@@ -1,4 +1,4 @@
-//! Compares and repairs every tracked container: [`check`] once, [`keep`] every period.
+//! Compares and repairs every tracked container: [`CpusetReconciler`].
 //!
 //! While one container is compared, no other task moves containers. The allocation is read after the
 //! container was seen running, because a container gets its cpuset before it starts. So a change that the
@@ -19,11 +19,15 @@ use tracing::{info, warn};
 
 use super::contention::{self, Contender};
 use super::{Finding, ReconcileHistory, findings, reported_findings};
-use crate::context::AgentContext;
 use crate::cpusets::tracker::TrackedContainer;
+use crate::node_state::NodeState;
 use crate::observability::events::AgentEvent;
+use crate::observability::metrics::AgentMetrics;
+use crate::observability::recorder::Recorder;
+use crate::publications::Publications;
+use crate::runtime::Runtime;
 use crate::runtime::lower::ContainerAffinity;
-use crate::runtime::observed::RuntimeId;
+use lifecycle::observed::RuntimeId;
 
 /// The shortest period, whatever is configured.
 const LEAST_PERIOD: Duration = Duration::from_millis(100);
@@ -44,112 +48,137 @@ pub struct PassSummary {
     pub blind: usize,
 }
 
-/// Checks every period as long as it is polled. The first check is after one period.
-pub async fn run(context: Arc<AgentContext>, period: Duration) {
-    let period = period.max(LEAST_PERIOD);
-    let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
-    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        timer.tick().await;
-        reconcile_all(&context).await;
-    }
+/// Compares the cpusets of containers with the ledger and repairs them.
+#[derive(Debug)]
+pub struct CpusetReconciler {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) state: Arc<NodeState>,
+    publications: Arc<Publications>,
+    recorder: Recorder,
+    metrics: Arc<AgentMetrics>,
+    /// Results of earlier checks.
+    history: tokio::sync::Mutex<ReconcileHistory>,
 }
 
-/// Checks all containers now.
-pub async fn reconcile_all(context: &AgentContext) -> PassSummary {
-    let mut history = context.reconcile_history.lock().await;
-    let entries = context.cpuset_tracker.all();
-    history.begin(entries.keys());
-    let root = context.volumes.root().to_owned();
-    let (online, stamps) = blocking(move || (contention::online(), contention::stamps(&root)))
-        .await
-        .unwrap_or_default();
-    let before = history.files.get_or_insert_with(|| stamps.clone());
-    let mut files: Vec<PathBuf> =
-        stamps.iter().filter(|(path, at)| before.get(*path) != Some(*at)).map(first).collect();
-    files.extend(restore_files(context));
-    let mut pass = ReconcilePass {
-        context,
-        history: &mut history,
-        online,
-        files,
-        checked: PassSummary::default(),
-    };
-    for id in entries.keys() {
-        pass.look_at(id).await;
+impl CpusetReconciler {
+    #[must_use]
+    pub fn new(
+        runtime: Arc<Runtime>,
+        state: Arc<NodeState>,
+        publications: Arc<Publications>,
+        recorder: Recorder,
+        metrics: Arc<AgentMetrics>,
+    ) -> CpusetReconciler {
+        let history = tokio::sync::Mutex::default();
+        CpusetReconciler { runtime, state, publications, recorder, metrics, history }
     }
-    let ReconcilePass { checked, .. } = pass;
-    if checked.blind > 0 && !history.reported_blind {
-        history.reported_blind = true;
-        let containers = checked.blind;
-        warn!(containers, "cannot read effective cpusets from the kernel or the runtime");
-    }
-    checked
-}
 
-/// Returns all running containers with their differences. Changes nothing.
-pub(super) async fn survey(context: &AgentContext) -> Vec<(TrackedContainer, Vec<Finding>)> {
-    let mut history = context.reconcile_history.lock().await;
-    let online = blocking(contention::online).await.flatten();
-    let checked = PassSummary::default();
-    let mut pass =
-        ReconcilePass { context, history: &mut history, online, files: Vec::new(), checked };
-    let mut found = Vec::new();
-    for id in context.cpuset_tracker.all().keys() {
-        let _still = context.cpuset_tracker.lock().await;
-        let view = pass.view(id).await;
-        let Some(entry) = context.cpuset_tracker.entry(id) else { continue };
-        if !matches!(view, View::Gone | View::Still) {
-            let findings = pass.findings(&context.affinity(&entry), &view);
-            found.push((entry, findings));
+    /// Checks every period as long as it is polled. The first check is after one period.
+    pub async fn run(&self, period: Duration) {
+        let period = period.max(LEAST_PERIOD);
+        let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            timer.tick().await;
+            self.reconcile_all().await;
         }
     }
-    found
-}
 
-/// Returns the CPUs that the tracked containers may use, where they can be read. Containers that may use
-/// any CPU are left out.
-pub async fn cpus_in_use(context: &AgentContext) -> CpusInUse {
-    let mut history = context.reconcile_history.lock().await;
-    let checked = PassSummary::default();
-    let mut pass =
-        ReconcilePass { context, history: &mut history, online: None, files: Vec::new(), checked };
-    let mut in_use = CpusInUse::new();
-    for (id, entry) in context.cpuset_tracker.all() {
-        let cpus = match pass.view(&id).await {
-            View::EffectiveLimits(found) => found.cpus,
-            View::Reported(resources) => {
-                let linux = resources.linux.unwrap_or_default();
-                CpuSet::parse(&linux.cpuset_cpus).unwrap_or_default()
+    /// Checks all containers now.
+    pub async fn reconcile_all(&self) -> PassSummary {
+        let mut history = self.history.lock().await;
+        let entries = self.state.cpuset_tracker.all();
+        history.begin(entries.keys());
+        let root = self.runtime.volumes.root().to_owned();
+        let (online, stamps) = blocking(move || (contention::online(), contention::stamps(&root)))
+            .await
+            .unwrap_or_default();
+        let before = history.files.get_or_insert_with(|| stamps.clone());
+        let mut files: Vec<PathBuf> =
+            stamps.iter().filter(|(path, at)| before.get(*path) != Some(*at)).map(first).collect();
+        files.extend(self.restore_files());
+        let mut pass = self.pass(&mut history, online, files);
+        for id in entries.keys() {
+            pass.look_at(id).await;
+        }
+        let ReconcilePass { checked, .. } = pass;
+        if checked.blind > 0 && !history.reported_blind {
+            history.reported_blind = true;
+            let containers = checked.blind;
+            warn!(containers, "cannot read effective cpusets from the kernel or the runtime");
+        }
+        checked
+    }
+
+    fn pass<'a>(
+        &'a self,
+        history: &'a mut ReconcileHistory,
+        online: Option<CpuSet>,
+        files: Vec<PathBuf>,
+    ) -> ReconcilePass<'a> {
+        ReconcilePass { reconciler: self, history, online, files, checked: PassSummary::default() }
+    }
+
+    /// Returns all running containers with their differences. Changes nothing.
+    pub(super) async fn survey(&self) -> Vec<(TrackedContainer, Vec<Finding>)> {
+        let mut history = self.history.lock().await;
+        let online = blocking(contention::online).await.flatten();
+        let mut pass = self.pass(&mut history, online, Vec::new());
+        let mut found = Vec::new();
+        for id in self.state.cpuset_tracker.all().keys() {
+            let _still = self.state.cpuset_tracker.lock().await;
+            let view = pass.view(id).await;
+            let Some(entry) = self.state.cpuset_tracker.entry(id) else { continue };
+            if !matches!(view, View::Gone | View::Still) {
+                let findings = pass.findings(&self.state.affinity(&entry), &view);
+                found.push((entry, findings));
             }
-            View::Gone | View::Still | View::Blind => continue,
-        };
-        if !cpus.is_empty() {
-            let of_pod = in_use.entry(PodUid::new(&entry.pod_uid)).or_default();
-            of_pod.insert(ContainerName::new(&entry.container), cpus);
         }
+        found
     }
-    in_use
+
+    /// Returns the CPUs that the tracked containers may use, where they can be read. Containers that may use
+    /// any CPU are left out.
+    pub async fn cpus_in_use(&self) -> CpusInUse {
+        let mut history = self.history.lock().await;
+        let mut pass = self.pass(&mut history, None, Vec::new());
+        let mut in_use = CpusInUse::new();
+        for (id, entry) in self.state.cpuset_tracker.all() {
+            let cpus = match pass.view(&id).await {
+                View::EffectiveLimits(found) => found.cpus,
+                View::Reported(resources) => {
+                    let linux = resources.linux.unwrap_or_default();
+                    CpuSet::parse(&linux.cpuset_cpus).unwrap_or_default()
+                }
+                View::Gone | View::Still | View::Blind => continue,
+            };
+            if !cpus.is_empty() {
+                let of_pod = in_use.entry(PodUid::new(&entry.pod_uid)).or_default();
+                of_pod.insert(ContainerName::new(&entry.container), cpus);
+            }
+        }
+        in_use
+    }
+
+    /// Rewrites state files that another program changed. Returns their paths.
+    fn restore_files(&self) -> Vec<PathBuf> {
+        let mut ledger = self.state.ledger();
+        let altered = ledger.altered();
+        for path in &altered {
+            warn!(path = %path.display(), "another program wrote the state file; rewriting it");
+            self.metrics.repaired.increment(&["state"]);
+        }
+        if !altered.is_empty()
+            && let Err(error) = ledger.rewrite()
+        {
+            warn!(%error, "failed to rewrite the state file");
+        }
+        altered
+    }
 }
 
 fn first<T: Clone, U>((one, _): (&T, U)) -> T {
     one.clone()
-}
-
-/// Rewrites state files that another program changed. Returns their paths.
-fn restore_files(context: &AgentContext) -> Vec<PathBuf> {
-    let mut ledger = context.ledger();
-    let altered = ledger.altered();
-    for path in &altered {
-        warn!(path = %path.display(), "another program wrote the state file; rewriting it");
-        context.metrics.repaired.increment(&["state"]);
-    }
-    if !altered.is_empty()
-        && let Err(error) = ledger.rewrite()
-    {
-        warn!(%error, "failed to rewrite the state file");
-    }
-    altered
 }
 
 /// The observable state of a container.
@@ -165,7 +194,7 @@ enum View {
 
 /// One check of all containers.
 struct ReconcilePass<'a> {
-    context: &'a AgentContext,
+    reconciler: &'a CpusetReconciler,
     history: &'a mut ReconcileHistory,
     online: Option<CpuSet>,
     /// State files that another program writes.
@@ -175,16 +204,16 @@ struct ReconcilePass<'a> {
 
 impl ReconcilePass<'_> {
     async fn look_at(&mut self, id: &RuntimeId) {
-        let context = self.context;
-        let _still = context.cpuset_tracker.lock().await;
-        let Some(entry) = context.cpuset_tracker.entry(id) else { return };
-        if is_anywhere(&context.affinity(&entry)) && is_anywhere(&entry.affinity) {
+        let reconciler = self.reconciler;
+        let _still = reconciler.state.cpuset_tracker.lock().await;
+        let Some(entry) = reconciler.state.cpuset_tracker.entry(id) else { return };
+        if is_anywhere(&reconciler.state.affinity(&entry)) && is_anywhere(&entry.affinity) {
             return;
         }
         let view = self.view(id).await;
         // Read the allocation only now: it may have changed before the container started.
-        let Some(entry) = context.cpuset_tracker.entry(id) else { return };
-        let want = context.affinity(&entry);
+        let Some(entry) = reconciler.state.cpuset_tracker.entry(id) else { return };
+        let want = reconciler.state.affinity(&entry);
         match &view {
             View::Still => return,
             View::Blind => {
@@ -195,8 +224,8 @@ impl ReconcilePass<'_> {
                 return;
             }
             View::Gone => {
-                context.cpuset_tracker.unregister(id);
-                context.metrics.repaired.increment(&["gone"]);
+                reconciler.state.cpuset_tracker.unregister(id);
+                reconciler.metrics.repaired.increment(&["gone"]);
                 self.checked.gone += 1;
                 info!(id, container = entry.container, "another program removed a container");
                 return;
@@ -207,7 +236,7 @@ impl ReconcilePass<'_> {
         let wrong = self.findings(&want, &view);
         if wrong.is_empty() {
             self.history.right(id);
-            context.cpuset_tracker.note_cpuset(id, want);
+            reconciler.state.cpuset_tracker.note_cpuset(id, want);
             return;
         }
         if entry.affinity != want && self.findings(&entry.affinity, &view).is_empty() {
@@ -221,7 +250,7 @@ impl ReconcilePass<'_> {
         match view {
             View::EffectiveLimits(found) => findings(allocated, found, self.online.as_ref()),
             View::Reported(resources) => {
-                reported_findings(self.context.node_env().os, allocated, resources)
+                reported_findings(self.reconciler.state.node_env().os, allocated, resources)
             }
             View::Gone | View::Still | View::Blind => Vec::new(),
         }
@@ -230,11 +259,12 @@ impl ReconcilePass<'_> {
     /// Moves a container that is not where it should be although nothing interfered: the shared pool
     /// changed, or the agent was not running.
     async fn follow(&mut self, id: &RuntimeId, want: ContainerAffinity) {
-        let (cpuset_tracker, os) = (&self.context.cpuset_tracker, self.context.node_env().os);
-        match cpuset_tracker.set_cpuset(&self.context.runtime, os, id.clone(), want).await {
+        let (cpuset_tracker, os) =
+            (&self.reconciler.state.cpuset_tracker, self.reconciler.state.node_env().os);
+        match cpuset_tracker.set_cpuset(&self.reconciler.runtime.cri, os, id.clone(), want).await {
             Ok(()) => {
                 self.checked.moved += 1;
-                self.context.metrics.moved.increment(&[]);
+                self.reconciler.metrics.moved.increment(&[]);
             }
             Err(error) => {
                 self.checked.wrong += 1;
@@ -251,14 +281,17 @@ impl ReconcilePass<'_> {
         wrong: &[Finding],
         view: &View,
     ) {
-        let context = self.context;
+        let reconciler = self.reconciler;
         let suspects = self.suspects(&want, view).await;
         let found = describe(wrong);
         let container = entry.container.clone();
-        let os = context.node_env().os;
-        let put =
-            context.cpuset_tracker.set_cpuset(&context.runtime, os, id.clone(), want.clone()).await;
-        if context.cpuset_tracker.entry(id).is_none() {
+        let os = reconciler.state.node_env().os;
+        let put = reconciler
+            .state
+            .cpuset_tracker
+            .set_cpuset(&reconciler.runtime.cri, os, id.clone(), want.clone())
+            .await;
+        if reconciler.state.cpuset_tracker.entry(id).is_none() {
             // It has exited.
             return;
         }
@@ -271,7 +304,7 @@ impl ReconcilePass<'_> {
         };
         let Some(why) = why else {
             for finding in wrong {
-                context.metrics.repaired.increment(&[finding.label()]);
+                reconciler.metrics.repaired.increment(&[finding.label()]);
             }
             self.checked.repaired += 1;
             let fight = self.history.repaired(id);
@@ -289,18 +322,18 @@ impl ReconcilePass<'_> {
     }
 
     fn record(&self, entry: &TrackedContainer, event: AgentEvent) {
-        let active = Arc::clone(&self.context.active.borrow());
+        let active = self.reconciler.publications.active();
         let pod = active.iter().find(|pod| pod.metadata.uid == entry.pod_uid);
         if let Some(pod) = pod
             && let Some((role, container)) = pod.container(&entry.container)
         {
-            self.context.recorder.container(pod, role, &container.name, event);
+            self.reconciler.recorder.container(pod, role, &container.name, event);
         }
     }
 
     /// Returns the possible causes.
     async fn suspects(&self, allocated: &ContainerAffinity, view: &View) -> Vec<String> {
-        let above = match (view, &self.context.cgroups) {
+        let above = match (view, &self.reconciler.runtime.cgroups) {
             (View::EffectiveLimits(found), Some(cgroups)) => cgroups.host().cpus_above(found),
             _ => Vec::new(),
         };
@@ -312,7 +345,8 @@ impl ReconcilePass<'_> {
     }
 
     async fn view(&mut self, id: &RuntimeId) -> View {
-        let Some(cgroups) = self.context.cgroups.as_ref().map(|of| of.host().clone()) else {
+        let Some(cgroups) = self.reconciler.runtime.cgroups.as_ref().map(|of| of.host().clone())
+        else {
             return match self.query_runtime(id, false).await {
                 RuntimeAnswer::Running { resources: Some(resources), .. } => {
                     View::Reported(Box::new(resources))
@@ -348,7 +382,7 @@ impl ReconcilePass<'_> {
 
     async fn query_runtime(&self, id: &RuntimeId, verbose: bool) -> RuntimeAnswer {
         let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose };
-        let answer = match self.context.runtime.call(request).await {
+        let answer = match self.reconciler.runtime.cri.call(request).await {
             Ok(answer) => answer,
             Err(error) if error.is_not_found() => return RuntimeAnswer::Other(View::Gone),
             // The node's conditions report that the runtime is unavailable.

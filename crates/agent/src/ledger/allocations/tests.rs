@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::status::replay::lines;
+use rig::golden_node::lines;
 
 #[test]
 fn kubelet_files_are_read_and_rewritten_byte_for_byte() {

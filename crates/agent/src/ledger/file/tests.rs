@@ -7,8 +7,8 @@ use placement::configured::Configured;
 use placement::demand::ContainerName;
 
 use super::*;
-use crate::spec::demand::placement_demand;
 use crate::test_machine::machine;
+use lifecycle::placement_demand;
 
 /// Returns a machine with the given CPUs, some of them reserved for the system.
 fn node(cpus: u32, reserved: &str) -> Node {
@@ -309,7 +309,7 @@ fn recovered_cpus_that_the_pod_does_not_request_are_released() {
 
 #[test]
 fn kubelet_state_files_stay_unchanged_byte_for_byte() {
-    let recorded = crate::status::replay::lines("node.jsonl.gz");
+    let recorded = rig::golden_node::lines("node.jsonl.gz");
     let line = recorded.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
     let machine = machine(OsName::Linux, 2, &[8 << 30]);
     let node = Configured::new(&machine, &KubeletConfig::default()).unwrap().node;

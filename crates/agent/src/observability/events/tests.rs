@@ -4,7 +4,7 @@ use objects::timestamp::Timestamp;
 use serde_json::Value;
 
 use super::*;
-use crate::status::replay::lines;
+use rig::golden_node::lines;
 
 /// Parses a recorded event from its reason and message.
 fn parse_event(reason: &str, message: &str) -> Option<AgentEvent> {
@@ -286,5 +286,5 @@ fn durations_of_pulls_are_in_whole_milliseconds() {
 
 #[test]
 fn containers_are_referred_to_by_their_list() {
-    assert_eq!(field_path(crate::spec::Role::Sidecar, "s"), "spec.initContainers{s}");
+    assert_eq!(field_path(lifecycle::spec::Role::Sidecar, "s"), "spec.initContainers{s}");
 }

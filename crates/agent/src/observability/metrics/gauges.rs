@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::runtime::observed::ContainerState;
 use crate::runtime::relist::PodSummary;
+use lifecycle::observed::ContainerState;
 use metrics::{Gauge, Histogram, Registry};
 
 /// Upper bounds in seconds: Prometheus' defaults, as upstream.

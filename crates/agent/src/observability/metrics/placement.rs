@@ -201,8 +201,8 @@ mod tests {
     use placement::configured::Configured;
 
     use super::*;
-    use crate::spec::demand::placement_demand;
     use crate::test_machine::machine;
+    use lifecycle::placement_demand;
 
     /// Two NUMA nodes of four cores each, the first core for the system.
     fn node(config: KubeletConfig) -> Node {

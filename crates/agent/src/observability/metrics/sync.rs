@@ -5,7 +5,7 @@ use std::time::Duration;
 use objects::QosClass;
 
 use crate::runtime::lower::qos;
-use crate::spec::{Pod, Requirements};
+use lifecycle::spec::{Pod, Requirements};
 use metrics::{Counter, Histogram, Registry};
 
 /// Upper bounds in seconds: Prometheus' defaults, as upstream.

@@ -9,7 +9,7 @@ use placement::{CpuSet, Ledger, Node, NumaId};
 use tonic::Status;
 
 use super::v1;
-use crate::spec::{Pod, Role};
+use lifecycle::spec::{Pod, Role};
 
 /// Returns the resources of a pod.
 #[must_use]

@@ -11,8 +11,8 @@ use placement::{Bytes, CacheId, CoreId, CpuId, Node, NumaId, SocketId};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::demand::placement_demand;
-use crate::status::replay::lines;
+use lifecycle::placement_demand;
+use rig::golden_node::lines;
 
 /// Two NUMA nodes of four CPUs; the first CPU is reserved for the system.
 fn node(policies: bool) -> Node {

@@ -14,15 +14,14 @@ use placement::plan::Surplus;
 use tracing::warn;
 
 use super::{Entry, PodSet, State};
-use crate::admission::{AdmittedPod, Rejection};
-use crate::context::AgentContext;
 use crate::ledger::allocations::PodAllocation;
 use crate::observability::events::{AgentEvent, ResizeStep};
 use crate::pods::resize::{self, Infeasible, ResizeRefusal, ResizeRules};
-use crate::pods::worker::WorkerMessage;
-use crate::spec::Pod;
-use crate::spec::demand::placement_demand;
-use crate::status::{PodStatus, ResizeOutcome};
+use crate::pods::worker::{WorkerContext, WorkerMessage};
+use lifecycle::admission::{AdmittedPod, Rejection};
+use lifecycle::placement_demand;
+use lifecycle::spec::Pod;
+use lifecycle::status::{PodStatus, ResizeOutcome};
 
 /// Reasons of the condition `PodResizePending`.
 const DEFERRED: &str = "Deferred";
@@ -31,7 +30,7 @@ const INFEASIBLE: &str = "Infeasible";
 impl PodSet {
     /// Returns the pod with the resources that it was allocated before the agent started, if any.
     pub(super) fn as_allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        match self.context.allocations().allocated(&pod.metadata.uid) {
+        match self.context.state.allocations().allocated(&pod.metadata.uid) {
             Some(allocated) if !allocated.agrees(&PodAllocation::of(pod)) => {
                 Arc::new(allocated.put(pod))
             }
@@ -41,7 +40,8 @@ impl PodSet {
 
     /// Saves the allocated resources of an admitted pod.
     pub(super) fn note_allocated(&self, pod: &Pod) {
-        let noted = self.context.allocations().allocate(&pod.metadata.uid, PodAllocation::of(pod));
+        let noted =
+            self.context.state.allocations().allocate(&pod.metadata.uid, PodAllocation::of(pod));
         if let Err(error) = noted {
             // The only effect is to miss a resize that is requested while no agent runs.
             warn!(%error, pod = pod.full_name(), "failed to save the allocated resources");
@@ -51,7 +51,7 @@ impl PodSet {
     /// Removes the saved allocations of deleted pods.
     pub(super) fn forget_allocations(&self) {
         let entries = &self.entries;
-        if let Err(error) = self.context.allocations().keep(|uid| entries.contains_key(uid)) {
+        if let Err(error) = self.context.state.allocations().keep(|uid| entries.contains_key(uid)) {
             warn!(%error, "failed to remove allocations of deleted pods");
         }
     }
@@ -106,7 +106,7 @@ impl PodSet {
         self.judge(wanted, allocated)?;
         let context = &self.context;
         let demand = placement_demand(wanted);
-        let mut ledger = context.ledger();
+        let mut ledger = context.state.ledger();
         let replanned = ledger.replan(&demand, Surplus::Kept);
         // CPUs that are not free now may be free later.
         let planned = replanned.map_err(|no| match no {
@@ -121,8 +121,8 @@ impl PodSet {
         };
         ledger.commit(planned).map_err(|error| failed(error.to_string()))?;
         drop(ledger);
-        context.note_ledger_change();
-        let noted = context.allocations().allocate(uid, PodAllocation::of(wanted));
+        context.state.note_ledger_change();
+        let noted = context.state.allocations().allocate(uid, PodAllocation::of(wanted));
         noted.map_err(|error| failed(error.to_string()))?;
         let pod = resize::describe(wanted, None);
         context.recorder.pod(wanted, AgentEvent::Resize { step: ResizeStep::Started, pod });
@@ -190,17 +190,17 @@ fn admitted_pods<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<Adm
         .collect()
 }
 
-fn with_rules<T>(context: &AgentContext, judge: impl FnOnce(&ResizeRules<'_>) -> T) -> T {
-    let (node_env, classes) = (context.node_env(), context.classes());
+fn with_rules<T>(context: &WorkerContext, judge: impl FnOnce(&ResizeRules<'_>) -> T) -> T {
+    let (node_env, classes) = (context.state.node_env(), context.runtime.classes());
     let (static_cpus, static_memory) = {
-        let ledger = context.ledger();
+        let ledger = context.state.ledger();
         let node = ledger.node();
         (matches!(node.cpu, CpuPolicy::Static(_)), matches!(node.memory, MemoryPolicy::Static(_)))
     };
     judge(&ResizeRules {
         node_env: &node_env,
         static_cpus,
-        change_static_cpus: context.change_static_cpus,
+        change_static_cpus: context.state.change_static_cpus,
         static_memory,
         classes: &classes,
     })
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::pods::pod_set::PodWithManifest;
     use crate::runtime::lower::ConfigSource;
-    use crate::spec::Metadata;
+    use lifecycle::spec::Metadata;
 
     #[tokio::test]
     async fn only_running_pods_with_resources_are_neighbours() {

@@ -6,14 +6,14 @@ use super::PodSet;
 use crate::agent::RunningLog;
 use crate::runtime::lower::container::log_path;
 use crate::runtime::lower::sandbox::log_directory_of;
-use crate::runtime::observed::ContainerState;
-use crate::spec::Metadata;
+use lifecycle::observed::ContainerState;
+use lifecycle::spec::Metadata;
 
 impl PodSet {
     /// Returns the logs of all containers that were running at the last relist.
     #[must_use]
     pub fn running_logs(&self) -> Vec<RunningLog> {
-        let node_env = self.context.node_env();
+        let node_env = self.context.state.node_env();
         let mut logs = Vec::new();
         for (uid, summary) in &self.summaries {
             let metadata = Metadata {

@@ -16,7 +16,7 @@ use crate::pods::static_pods::mirror::{self, Mirror, Mirrors, Name};
 use crate::pods::worker::WorkerMessage;
 use crate::runtime::lower::ConfigSource;
 use crate::runtime::relist::PodSummary;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// The state of manifests and mirror pods.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl PodSet {
     pub(super) fn add_static(&mut self, parsed: PodWithManifest) {
         let uid = parsed.pod.metadata.uid.clone();
         if !self.entries.contains_key(&uid) {
-            self.context.pod_cache.insert(&uid, Arc::clone(&parsed.text));
+            self.context.publications.pod_cache.insert(&uid, Arc::clone(&parsed.text));
             self.add(parsed, ConfigSource::File);
         }
     }
@@ -167,7 +167,7 @@ impl PodSet {
             shown.map(|entry| (mirror::name(&entry.parsed.pod), entry.parsed.clone())).collect();
         let there = self.files.mirrors.clone();
         let complete = self.complete;
-        self.context.mirrors.send_if_modified(|now| {
+        self.context.publications.mirrors.send_if_modified(|now| {
             let changed = now.complete != complete || now.wanted != wanted || now.there != there;
             if changed {
                 *now = Arc::new(Mirrors { complete, wanted, there });
@@ -196,8 +196,8 @@ fn running_static_pods(summaries: &BTreeMap<String, PodSummary>) -> BTreeMap<Nam
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::observed::ContainerState;
     use crate::runtime::relist::ContainerSummary;
+    use lifecycle::observed::ContainerState;
 
     #[test]
     fn the_newest_running_pod_of_a_manifest_counts() {

@@ -4,8 +4,8 @@ use host::cgroups::{Bound, Quota};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::ResourceList;
-use crate::status::replay::{defaulted, lines};
+use lifecycle::spec::ResourceList;
+use rig::golden_node::{defaulted, lines};
 
 /// Returns a pod with one container with these resources.
 #[allow(clippy::needless_pass_by_value, reason = "tables read better without &")]

@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::pods::pod_set::PodWithManifest;
-use crate::spec::Pod;
 use crate::supervisor::millis;
 use client::ErrorLog;
+use lifecycle::spec::Pod;
 
 /// The annotation with the hash of the mirror's static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";

@@ -11,20 +11,42 @@
 use cri::v1;
 use host::cgroups::{Bound, Limits};
 use objects::resources::{CPU, MEMORY};
+use placement::Refusal;
 use placement::plan::Surplus;
+use thiserror::Error;
 
-use super::{Next, RETRY, Worker};
-use crate::context::AgentContext;
-use crate::ledger::allocations::{AllocatedResources, PodAllocation};
+use super::{Next, RETRY, Worker, WorkerContext};
+use crate::cpusets::tracker::RebalanceError;
+use crate::ledger::allocations::{AllocatedResources, AllocationError, PodAllocation};
 use crate::ledger::file::LedgerError;
 use crate::observability::events::{AgentEvent, ResizeStep};
 use crate::pods::resize::{self, InUse, Part, Step};
-use crate::runtime::cgroups;
-use crate::runtime::lower::update;
-use crate::runtime::observed::RuntimeId;
-use crate::spec::demand::placement_demand;
-use crate::spec::{Container, Pod, Role};
-use crate::status::{ResizeOutcome, Resources, StatusInputs};
+use crate::runtime::lower::{PodInput, update};
+use crate::runtime::{PodCgroupError, cgroups};
+use lifecycle::observed::RuntimeId;
+use lifecycle::placement_demand;
+use lifecycle::spec::{Container, Pod, Role};
+use lifecycle::status::{ResizeOutcome, Resources, StatusInputs};
+
+/// The reason why a resize could not be actuated.
+#[derive(Debug, Error)]
+enum ResizeError {
+    #[error(transparent)]
+    Rebalance(#[from] RebalanceError),
+    #[error(transparent)]
+    Cgroups(#[from] PodCgroupError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The text that upstream reports is the message of the runtime alone.
+    #[error("{}", .0.message)]
+    Runtime(cri::Error),
+    #[error("{0}")]
+    Classes(cri::Unsupported),
+    #[error("{}", resize::cannot_decrease(.0))]
+    InUse(Vec<InUse>),
+}
 
 /// A container that is resized while it runs.
 struct ContainerResize<'a> {
@@ -42,7 +64,7 @@ struct ContainerResize<'a> {
 impl Worker {
     /// Reads the actuated resources, if they differ from the allocated ones.
     pub(super) fn refresh_actuated(&mut self) {
-        self.actuated = self.context.allocations().actuated(&self.pod.metadata.uid).cloned();
+        self.actuated = self.context.state.allocations().actuated(&self.pod.metadata.uid).cloned();
         if self.actuated.is_none() {
             self.resize_error = None;
         }
@@ -69,8 +91,10 @@ impl Worker {
             }
         }
         let whole = has.put(pod);
-        known.pod_actual =
-            Some(Resources { limits: crate::limits(&whole), requests: crate::requests(&whole) });
+        known.pod_actual = Some(Resources {
+            limits: lifecycle::limits(&whole),
+            requests: lifecycle::requests(&whole),
+        });
     }
 
     /// Returns true if a running container must restart to get the resources allocated to it and its pod.
@@ -91,15 +115,15 @@ impl Worker {
         if self.actuated.is_some() {
             let given = AllocatedResources::of(&container.resources);
             let uid = &pod.metadata.uid;
-            let done = self.context.allocations().actuate(uid, &container.name, given);
-            self.note(pod, &done.map_err(|error| error.to_string()));
+            let done = self.context.state.allocations().actuate(uid, &container.name, given);
+            self.note(pod, &done);
         }
     }
 
     /// Records the event when the last step is done.
-    fn note(&self, pod: &Pod, done: &Result<bool, String>) {
+    fn note(&self, pod: &Pod, done: &Result<bool, AllocationError>) {
         // A step that could not be saved is repeated after a restart of the agent.
-        if *done == Ok(true) {
+        if matches!(done, Ok(true)) {
             let text = resize::describe(pod, None);
             let event = AgentEvent::Resize { step: ResizeStep::Completed, pod: text };
             self.context.recorder.pod(pod, event);
@@ -115,6 +139,7 @@ impl Worker {
                 Ok(())
             }
             Err(error) => {
+                let error = error.to_string();
                 let text = resize::describe(pod, Some(&error));
                 let event = AgentEvent::Resize { step: ResizeStep::Error, pod: text };
                 self.context.recorder.pod(pod, event);
@@ -127,7 +152,7 @@ impl Worker {
         }
     }
 
-    async fn put_in_force(&mut self, pod: &Pod, has: &PodAllocation) -> Result<(), String> {
+    async fn put_in_force(&mut self, pod: &Pod, has: &PodAllocation) -> Result<(), ResizeError> {
         let mut changing = Vec::new();
         let of_pod = resize::of_pod(has, pod, Part::All);
         for (role, container) in pod.containers() {
@@ -155,7 +180,7 @@ impl Worker {
             }
         }
         let context = self.context.clone();
-        context.widen(pod).await?;
+        widen(&context, pod).await?;
         let before = self.limits.clone();
         let (from, to) =
             (before.unwrap_or_else(|| self.limits_of(&has.put(pod))), self.limits_of(pod));
@@ -163,17 +188,17 @@ impl Worker {
         for change in changing.iter().filter(|change| change.has.classes != change.to_have.classes)
         {
             let mut request = update::classes(change.container, &change.id);
-            if let Some(unsaid) = context.classes().fit_update(&mut request).first() {
-                return Err(unsaid.to_string());
+            if let Some(unsaid) = context.runtime.classes().fit_update(&mut request).first() {
+                return Err(ResizeError::Classes(unsaid.clone()));
             }
-            context.runtime.call(request).await.map_err(|error| error.message)?;
+            context.runtime.cri.call(request).await.map_err(ResizeError::Runtime)?;
         }
         for change in &mut changing {
             change.has.classes.clone_from(&change.to_have.classes);
         }
         let mut level = has.pod_level_resources.clone();
         self.take_steps(pod, (&from, &to), &mut level, &mut changing).await?;
-        if context.narrow(pod).await? {
+        if narrow(&context, pod).await? {
             // Containers that share CPUs again get their CPU quota again.
             for change in &mut changing {
                 change.moves = true;
@@ -182,17 +207,17 @@ impl Worker {
             self.take_steps(pod, (&to, &shared), &mut level, &mut changing).await?;
         }
         for change in changing {
-            let done = context.allocations().actuate(
+            let done = context.state.allocations().actuate(
                 &pod.metadata.uid,
                 &change.container.name,
                 change.has,
             );
-            self.note(pod, &done.map_err(|error| error.to_string()));
+            self.note(pod, &done);
         }
-        if context.allocations().actuated(&pod.metadata.uid).is_some() {
+        if context.state.allocations().actuated(&pod.metadata.uid).is_some() {
             let level = PodAllocation::of(pod).pod_level_resources;
-            let done = context.allocations().actuate_pod(&pod.metadata.uid, level);
-            self.note(pod, &done.map_err(|error| error.to_string()));
+            let done = context.state.allocations().actuate_pod(&pod.metadata.uid, level);
+            self.note(pod, &done);
         }
         Ok(())
     }
@@ -204,11 +229,11 @@ impl Worker {
         (from, to): (&Limits, &Limits),
         level: &mut Option<AllocatedResources>,
         changing: &mut [ContainerResize<'_>],
-    ) -> Result<(), String> {
+    ) -> Result<(), ResizeError> {
         for step in resize::steps(from, to) {
             match step {
                 Step::Pod(limits) => {
-                    self.context.limit_pod(pod, limits).await?;
+                    self.context.runtime.limit_pod(pod, limits).await?;
                     self.update_sandbox(pod).await?;
                 }
                 Step::Containers(resource) => {
@@ -225,9 +250,10 @@ impl Worker {
 
     /// Returns the limits of the pod's cgroup.
     pub(super) fn limits_of(&self, pod: &Pod) -> Limits {
-        let (node_env, affinities) = (self.context.node_env(), self.context.affinities(pod));
-        let input = AgentContext::input(pod, &node_env, &self.source, &affinities);
-        cgroups::of_pod(&input, self.context.pids_limit)
+        let (node_env, affinities) =
+            (self.context.state.node_env(), self.context.state.affinities(pod));
+        let input = PodInput::new(pod, &node_env, &self.source, &affinities);
+        cgroups::of_pod(&input, self.context.runtime.pids_limit)
     }
 
     async fn change_one(
@@ -235,7 +261,7 @@ impl Worker {
         pod: &Pod,
         change: &mut ContainerResize<'_>,
         resource: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), ResizeError> {
         let anew = change.moves && resource == CPU;
         let same = change.has.agrees_on(resource, &change.to_have);
         if same && !anew && !change.by_pod.contains(&resource) {
@@ -245,22 +271,22 @@ impl Worker {
         let mut container = change.container.clone();
         container.resources.limits.clone_from(&change.has.limits);
         container.resources.requests.clone_from(&change.has.requests);
-        let (node_env, affinities) = (self.context.node_env(), self.context.affinities(pod));
-        let input = AgentContext::input(pod, &node_env, &self.source, &affinities);
+        let (node_env, affinities) =
+            (self.context.state.node_env(), self.context.state.affinities(pod));
+        let input = PodInput::new(pod, &node_env, &self.source, &affinities);
         let request = update::resources(&input, &container, change.role, &change.id);
-        self.context.runtime.call(request).await.map(drop).map_err(|error| error.message)
+        self.context.runtime.cri.call(request).await.map(drop).map_err(ResizeError::Runtime)
     }
 
     /// Sends the pod's resources to runtimes that implement `UpdatePodSandboxResources`.
-    async fn update_sandbox(&self, pod: &Pod) -> Result<(), String> {
+    async fn update_sandbox(&self, pod: &Pod) -> Result<(), ResizeError> {
         let Some(sandbox) = self.observed.newest_sandbox() else { return Ok(()) };
-        let (node_env, affinities) = (self.context.node_env(), self.context.affinities(pod));
-        let request = update::sandbox(
-            &AgentContext::input(pod, &node_env, &self.source, &affinities),
-            &sandbox.id,
-        );
-        match self.context.runtime.call(request).await {
-            Err(error) if !error.is_unimplemented() => Err(error.message),
+        let (node_env, affinities) =
+            (self.context.state.node_env(), self.context.state.affinities(pod));
+        let request =
+            update::sandbox(&PodInput::new(pod, &node_env, &self.source, &affinities), &sandbox.id);
+        match self.context.runtime.cri.call(request).await {
+            Err(error) if !error.is_unimplemented() => Err(ResizeError::Runtime(error)),
             _ => Ok(()),
         }
     }
@@ -272,10 +298,11 @@ impl Worker {
         from: &Limits,
         to: &Limits,
         changing: &[ContainerResize<'_>],
-    ) -> Result<(), String> {
+    ) -> Result<(), ResizeError> {
         let mut in_use = Vec::new();
         if let (Some(Bound::At(limit)), true) = (to.memory, to.memory < from.memory)
-            && let Some(usage) = self.context.memory_usage(pod).await.filter(|usage| *usage > limit)
+            && let Some(usage) =
+                self.context.runtime.memory_usage(pod).await.filter(|usage| *usage > limit)
         {
             in_use.push(InUse::Pod { limit, usage });
         }
@@ -287,57 +314,60 @@ impl Worker {
                 continue;
             };
             let request = v1::ContainerStatsRequest { container_id: change.id.clone() };
-            let stats =
-                self.context.runtime.call(request).await.ok().and_then(|response| response.stats);
+            let stats = self
+                .context
+                .runtime
+                .cri
+                .call(request)
+                .await
+                .ok()
+                .and_then(|response| response.stats);
             let usage = stats.and_then(|stats| stats.memory).and_then(|memory| memory.usage_bytes);
             if let Some(usage) = usage.map(|bytes| bytes.value).filter(|usage| *usage > limit) {
                 let name = change.container.name.clone();
                 in_use.push(InUse::Container { name, limit, usage });
             }
         }
-        if in_use.is_empty() { Ok(()) } else { Err(resize::cannot_decrease(&in_use)) }
+        if in_use.is_empty() { Ok(()) } else { Err(ResizeError::InUse(in_use)) }
     }
 }
 
-impl AgentContext {
-    /// Moves containers to their new exclusive CPUs, after all other containers have left these.
-    async fn widen(&self, pod: &Pod) -> Result<(), String> {
-        self.rebalance().await.map_err(|error| error.to_string())?;
-        let mut affinities = self.affinities(pod);
-        // Containers on shared CPUs have just followed the pool.
-        affinities.retain(|_, to| to.exclusive);
-        self.move_to(pod, &affinities).await
-    }
+/// Moves containers to their new exclusive CPUs, after all other containers have left these.
+async fn widen(context: &WorkerContext, pod: &Pod) -> Result<(), ResizeError> {
+    let (state, runtime) = (&context.state, &context.runtime.cri);
+    state.rebalance(runtime).await?;
+    let mut affinities = state.affinities(pod);
+    // Containers on shared CPUs have just followed the pool.
+    affinities.retain(|_, to| to.exclusive);
+    Ok(state.move_containers(runtime, pod, &affinities).await?)
+}
 
-    /// Moves containers off the CPUs that they no longer have, which then become shared. Returns true if
-    /// there were any.
-    async fn narrow(&self, pod: &Pod) -> Result<bool, String> {
-        let demand = placement_demand(pod);
-        loop {
-            let (planned, leaving) = {
-                let ledger = self.ledger();
-                let replanned = ledger.replan(&demand, Surplus::Returned);
-                let planned = replanned.map_err(|refusal| refusal.to_string())?;
-                let (now, mut then) =
-                    (ledger.affinities(pod), ledger.affinities_by(&planned.placement));
-                // Containers on shared CPUs follow the pool when it has grown.
-                then.retain(|name, to| now.get(name).is_some_and(|at| at.exclusive && *at != *to));
-                (planned, then)
-            };
-            if leaving.is_empty() {
-                return Ok(false);
-            }
-            self.move_to(pod, &leaving).await?;
-            match self.ledger().commit(planned) {
-                Ok(()) => break,
-                // The ledger changed in the meantime.
-                Err(LedgerError::Stale) => {}
-                Err(error) => return Err(error.to_string()),
-            }
+/// Moves containers off the CPUs that they no longer have, which then become shared. Returns true if there
+/// were any.
+async fn narrow(context: &WorkerContext, pod: &Pod) -> Result<bool, ResizeError> {
+    let (state, runtime) = (&context.state, &context.runtime.cri);
+    let demand = placement_demand(pod);
+    loop {
+        let (planned, leaving) = {
+            let ledger = state.ledger();
+            let planned = ledger.replan(&demand, Surplus::Returned)?;
+            let (now, mut then) =
+                (ledger.affinities(pod), ledger.affinities_by(&planned.placement));
+            // Containers on shared CPUs follow the pool when it has grown.
+            then.retain(|name, to| now.get(name).is_some_and(|at| at.exclusive && *at != *to));
+            (planned, then)
+        };
+        if leaving.is_empty() {
+            return Ok(false);
         }
-        self.note_ledger_change();
-        // Nothing depends on a larger pool; the next audit finds containers that could not be moved.
-        let _ = self.rebalance().await;
-        Ok(true)
+        state.move_containers(runtime, pod, &leaving).await?;
+        match state.ledger().commit(planned) {
+            Ok(()) => break,
+            // The ledger changed in the meantime.
+            Err(LedgerError::Stale) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    state.share_released_cpus(runtime).await;
+    Ok(true)
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::status::Waiting;
+use lifecycle::status::Waiting;
 
 /// The steps that must not be retried yet.
 #[derive(Debug, Default)]

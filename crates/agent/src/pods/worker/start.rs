@@ -4,28 +4,28 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::Backoff;
 use cri::v1;
+use thiserror::Error;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::info;
 
-use super::{Next, RESYNC, RETRY, Worker};
-use crate::context::AgentContext;
-use crate::cpusets::tracker::{StartGuard, TrackedContainer};
+use super::{Next, PodContext, RESYNC, RETRY, Worker};
+use crate::cpusets::tracker::{RebalanceError, StartGuard, TrackedContainer};
 use crate::observability::events::AgentEvent;
-use crate::pods::sync_plan::{Kill, KillReason, Plan};
 use crate::runtime::hooks;
 use crate::runtime::images::{ImageLookup, ImageRequest, PresentImage, credentials};
 use crate::runtime::lower::{
     self, ContainerAffinity, ContainerInput, DeviceAttachments, DnsNotice, EnvFile, MountedVolume,
-    MountedVolumes, PodInput, security,
+    MountedVolumes, security,
 };
-use crate::runtime::observed::{ContainerState, RuntimeId, RuntimePod};
-use crate::spec::{Container, ImageSource, Pod, Role};
-use crate::status::Waiting;
-use crate::volumes;
+use lifecycle::observed::{ContainerState, RuntimeId, RuntimePod};
+use lifecycle::spec::{Container, ImageSource, Pod, Role};
+use lifecycle::status::Waiting;
+use lifecycle::sync_plan::{Kill, KillReason, Plan};
 
 /// The wait after a sandbox could not be created. The runtime may be busy undoing a sandbox that a previous agent
 /// began to create.
@@ -64,11 +64,13 @@ impl StartFailure {
 
 impl Worker {
     /// Creates the sandbox and starts containers.
-    pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
-        let mut permit = self.context.starts.clone().acquire_owned().await.ok();
-        let affinities = self.context.affinities(pod);
+    pub(super) async fn start(&mut self, sync: &mut PodContext, plan: &Plan) -> Next {
+        let mut permit = self.context.runtime.starts.clone().acquire_owned().await.ok();
+        sync.refresh(&self.context.state);
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         if let Some(attempt) = plan.create_sandbox {
-            if let Err(wait) = self.make_sandbox(pod, &affinities, attempt).await {
+            if let Err(wait) = self.make_sandbox(sync, attempt).await {
                 return self.hold(wait);
             }
             // A hook can delay the start of the containers for a long time.
@@ -82,8 +84,7 @@ impl Worker {
                 Ok(()) => {
                     let of_host = lower::security::is_host_process(pod, container);
                     self.context.metrics.starting(*role, of_host);
-                    let started =
-                        self.start_one(pod, &affinities, *role, container, &mut permit).await;
+                    let started = self.start_one(sync, *role, container, &mut permit).await;
                     if let Err(StartFailure { waiting, .. }) = &started {
                         self.context.metrics.not_started(*role, of_host, &waiting.reason);
                     }
@@ -119,7 +120,8 @@ impl Worker {
             Some(after) => {
                 // Report the reason immediately, not with the next attempt.
                 if let Ok(observed) =
-                    crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await
+                    crate::runtime::relist::inspect(&self.context.runtime.cri, &pod.metadata.uid)
+                        .await
                 {
                     self.observe(observed);
                 }
@@ -158,22 +160,10 @@ impl Worker {
         }
     }
 
-    fn input<'a>(
-        &'a self,
-        pod: &'a Pod,
-        node_env: &'a lower::NodeEnvironment,
-        affinities: &'a BTreeMap<String, ContainerAffinity>,
-    ) -> PodInput<'a> {
-        AgentContext::input(pod, node_env, &self.source, affinities)
-    }
-
     /// Creates the sandbox. The error is the time to wait before the next attempt.
-    async fn make_sandbox(
-        &mut self,
-        pod: &Pod,
-        affinities: &BTreeMap<String, ContainerAffinity>,
-        attempt: u32,
-    ) -> Result<(), Duration> {
+    async fn make_sandbox(&mut self, sync: &mut PodContext, attempt: u32) -> Result<(), Duration> {
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         let failed = |worker: &mut Worker, error: String| {
             worker.sync_errors.add("create the sandbox", &error);
             worker.context.recorder.pod(pod, AgentEvent::SandboxFailed { error });
@@ -186,9 +176,7 @@ impl Worker {
             // As upstream, which retries only with its periodic sync of all pods.
             return Err(RESYNC);
         }
-        let node_env = self.context.node_env();
-        let sandbox = lower::sandbox(&self.input(pod, &node_env, affinities), attempt)
-            .map_err(|error| failed(self, error.to_string()))?;
+        let sandbox = sync.sandbox(attempt).map_err(|error| failed(self, error.to_string()))?;
         for notice in &sandbox.notices {
             let message = notice.to_string();
             let event = match notice {
@@ -204,17 +192,20 @@ impl Worker {
                 Err(error) => return Err(failed(self, refusal(&error))),
             },
         };
-        let mut config = sandbox.config;
-        let unreported = self.context.classes().fit_sandbox(&mut config);
+        let mut config = sandbox.config.clone();
+        let unreported = self.context.runtime.classes().fit_sandbox(&mut config);
         if let Some(unreported) = unreported.first() {
             return Err(failed(self, unreported.to_string()));
         }
-        self.context.check_sandbox(&config).map_err(|error| failed(self, error))?;
-        make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
+        self.context
+            .runtime
+            .check_sandbox(&config)
+            .map_err(|error| failed(self, error.to_string()))?;
+        make_directory(&config.log_directory).map_err(|error| failed(self, error.to_string()))?;
         let request =
             v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };
         let begun = Instant::now();
-        let made = self.context.runtime.call(request).await;
+        let made = self.context.runtime.cri.call(request).await;
         self.context.metrics.sync.sandbox(&handler, begun.elapsed());
         match made {
             Ok(_) => self.sandbox_failures = 0,
@@ -224,7 +215,7 @@ impl Worker {
                 return Err(SANDBOX_RETRY.wait(self.sandbox_failures));
             }
         }
-        match crate::runtime::relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
+        match crate::runtime::relist::inspect(&self.context.runtime.cri, &pod.metadata.uid).await {
             Ok(observed) => self.observe(observed),
             Err(error) => {
                 let error = error.rpc_text();
@@ -238,54 +229,53 @@ impl Worker {
 
     async fn start_one(
         &mut self,
-        pod: &Pod,
-        affinities: &BTreeMap<String, ContainerAffinity>,
+        sync: &mut PodContext,
         role: Role,
         container: &Container,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<(), StartFailure> {
+        let pod = Arc::clone(&sync.pod);
+        let pod = pod.as_ref();
         let recorder = self.context.recorder.clone();
         let record = |event: AgentEvent| recorder.container(pod, role, &container.name, event);
-        let node_env = self.context.node_env();
-        let input = self.input(pod, &node_env, affinities);
-        let sandbox_id = self.observed.newest_sandbox().map(|sandbox| sandbox.id.clone());
-        let Some(sandbox_id) = sandbox_id else {
+        let sandbox = self.observed.newest_sandbox();
+        let sandbox = sandbox.map(|sandbox| (sandbox.id.clone(), sandbox.attempt));
+        let Some((sandbox_id, attempt_of_sandbox)) = sandbox else {
             return Err(StartFailure::new("ContainerCreating", String::new()));
         };
-        let attempt_of_sandbox =
-            self.observed.newest_sandbox().map_or(0, |sandbox| sandbox.attempt);
         let config_error = |message: String| {
             record(AgentEvent::Failed { error: message.clone() });
             StartFailure::new("CreateContainerConfigError", message)
         };
-        let sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
-            .map_err(|error| config_error(error.to_string()))?
-            .config;
+        let sandbox = sync.sandbox(attempt_of_sandbox);
+        let sandbox = sandbox.map_err(|error| config_error(error.to_string()))?;
 
         let record_pod = |event: AgentEvent| recorder.pod(pod, event);
         for volume in image_volumes(pod, container) {
             let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
-            self.image(pod, wanted, &input, &sandbox_config, permit, &record_pod).await?;
+            self.image(sync, wanted, &sandbox.config, permit, &record_pod).await?;
         }
         let wanted = (container.image.as_str(), container.image_pull_policy.as_str());
-        let image = self.image(pod, wanted, &input, &sandbox_config, permit, &record).await?;
-        let references = volumes::references(pod);
-        let fetched = self.context.dependencies.fetch(pod, &references).await;
-        let (mut configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
-        configs.files = env_files(container, self.mounted.as_ref());
-        let services = self.context.dependencies.services().await;
+        let image = self.image(sync, wanted, &sandbox.config, permit, &record).await?;
+        let fetched = sync.dependencies(&self.context.dependencies).await;
+        let dependencies = fetched.map_err(|error| config_error(refusal(&error)))?;
+        let env_files = env_files(container, self.mounted.as_ref());
+        let services = sync.services(&self.context.dependencies).await;
+        let input = sync.input();
         let attempt = match self.observed.container(&container.name) {
             Some(before) => before.attempt + 1,
             None => self.reported_restarts(&container.name),
         };
-        let made = self.context.volumes.make_termination_log(&pod.metadata.uid, &container.name);
+        let made =
+            self.context.runtime.volumes.make_termination_log(&pod.metadata.uid, &container.name);
         let termination_log = made.map_err(|error| config_error(error.to_string()))?;
         let termination_log = termination_log.display().to_string();
         let pod_ips = match self.observed.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-            _ => node_env.ips.clone(),
+            _ => sync.node_env.ips.clone(),
         };
-        let target = target(container, &self.observed).map_err(&config_error)?;
+        let target = target(container, &self.observed);
+        let target = target.map_err(|error| config_error(error.to_string()))?;
         let mut of = ContainerInput {
             container,
             role,
@@ -294,41 +284,50 @@ impl Worker {
             image_user: &image.user,
             pod_ips: &pod_ips,
             mounted: &MountedVolumes::default(),
-            configs: &configs,
+            configs: &dependencies.configs,
+            env_files: &env_files,
             services: &services,
             termination_log: Some(&termination_log),
             target: target.as_ref(),
             attached: &DeviceAttachments::default(),
-            recursive_read_only: self.context.recursive_read_only(),
+            recursive_read_only: self.context.runtime.recursive_read_only(),
         };
         let environment =
             lower::env::variables(&input, &of).map_err(|error| config_error(error.to_string()))?;
         let mounted = self.mounted.as_ref();
-        let mounts = self.context.mounts_of(&input, container, mounted, &environment, &pod_ips);
-        let mounted = mounts.map_err(&config_error)?;
+        let mounts = self.context.runtime.make_mount_paths(
+            &input,
+            container,
+            mounted,
+            &environment,
+            &pod_ips,
+        );
+        let mounted = mounts.map_err(|error| config_error(error.to_string()))?;
         of.mounted = &mounted;
-        let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
-        let own = affinities.get(&container.name).cloned().unwrap_or_default();
+        let config = lower::container(&input, &of, environment)
+            .map_err(|error| config_error(error.to_string()))?;
+        let own = sync.affinities.get(&container.name).cloned().unwrap_or_default();
         let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
         if let Some(directory) = log.parent() {
-            make_directory(&directory.display().to_string()).map_err(&config_error)?;
+            make_directory(&directory.display().to_string())
+                .map_err(|error| config_error(error.to_string()))?;
         }
 
         let mut request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id,
             config: Some(config),
-            sandbox_config: Some(sandbox_config),
+            sandbox_config: Some(sandbox.config.clone()),
         };
-        let unreported = self.context.classes().fit_create(&mut request);
+        let unreported = self.context.runtime.classes().fit_create(&mut request);
         if let Some(unreported) = unreported.first() {
             record(AgentEvent::Failed { error: unreported.to_string() });
             return Err(StartFailure::new("CreateContainerError", unreported.to_string()));
         }
-        if let Err(error) = self.context.starting(pod, &container.name) {
+        if let Err(error) = self.context.state.starting(sync.demand(), &container.name) {
             record(AgentEvent::Failed { error: error.to_string() });
             return Err(StartFailure::new("CreateContainerError", error.to_string()));
         }
-        let made = self.context.runtime.call(request).await;
+        let made = self.context.runtime.cri.call(request).await;
         let images = image_volumes(pod, container).count();
         self.context.metrics.sync.image_volumes(images, made.is_ok());
         let id = match made {
@@ -341,12 +340,13 @@ impl Worker {
         record(AgentEvent::Created);
         // The container is not moved until it has started.
         let starting = self.register(pod, container, &id, own).await.map_err(|error| {
+            let error = error.to_string();
             record(AgentEvent::Failed { error: error.clone() });
             StartFailure::new("RunContainerError", error)
         })?;
         let request = v1::StartContainerRequest { container_id: id.clone() };
-        if let Err(error) = self.context.runtime.call(request).await {
-            self.context.cpuset_tracker.unregister(&id);
+        if let Err(error) = self.context.runtime.cri.call(request).await {
+            self.context.state.cpuset_tracker.unregister(&id);
             record(AgentEvent::Failed { error: error.message.clone() });
             return Err(StartFailure::new("RunContainerError", error.message).backing_off());
         }
@@ -355,7 +355,7 @@ impl Worker {
         let (pod_name, uid) = (pod.full_name(), &pod.metadata.uid);
         info!(pod = pod_name, uid, container = container.name, id, "a container started");
         self.note_started(pod, container);
-        self.context.link_log(pod, &container.name, &log, &id);
+        self.context.runtime.link_log(pod, &container.name, &log, &id);
         let pod_ip = pod_ips.first().map_or("", String::as_str);
         self.after_start(pod, role, container, &id, pod_ip).await
     }
@@ -367,23 +367,23 @@ impl Worker {
         container: &Container,
         id: &RuntimeId,
         affinity: ContainerAffinity,
-    ) -> Result<StartGuard, String> {
+    ) -> Result<StartGuard, RebalanceError> {
         let entry = TrackedContainer {
             pod_uid: pod.metadata.uid.clone(),
             container: container.name.clone(),
             affinity: affinity.clone(),
         };
-        let cpuset_tracker = &self.context.cpuset_tracker;
+        let cpuset_tracker = &self.context.state.cpuset_tracker;
         let starting = cpuset_tracker.register(id, entry).await;
         // Read after adding the container: later changes wait for it to start.
-        let now = self.context.affinities(pod).remove(&container.name).unwrap_or_default();
+        let now = self.context.state.affinities(pod).remove(&container.name).unwrap_or_default();
         if now.cpus == affinity.cpus {
             return Ok(starting);
         }
-        let (runtime, os) = (&self.context.runtime, self.context.node_env().os);
+        let (runtime, os) = (&self.context.runtime.cri, self.context.state.node_env().os);
         let moved =
             cpuset_tracker.set_cpuset_before_start(runtime, os, id.clone(), now, &starting).await;
-        moved.map(|()| starting).map_err(|error| error.to_string())
+        moved.map(|()| starting)
     }
 
     async fn after_start(
@@ -395,7 +395,7 @@ impl Worker {
         pod_ip: &str,
     ) -> Result<(), StartFailure> {
         let Some(hook) = &container.lifecycle.post_start else { return Ok(()) };
-        let done = hooks::run(&self.context.runtime, hook, container, id, pod_ip).await;
+        let done = hooks::run(&self.context.runtime.cri, hook, container, id, pod_ip).await;
         let Err(error) = done else { return Ok(()) };
         self.context.recorder.container(pod, role, &container.name, AgentEvent::PostStartFailed);
         let kill = Kill {
@@ -476,26 +476,26 @@ impl Worker {
     /// Finds or pulls an image by name and pull policy.
     async fn image(
         &self,
-        pod: &Pod,
+        sync: &mut PodContext,
         (name, policy): (&str, &str),
-        input: &PodInput<'_>,
         sandbox: &v1::PodSandboxConfig,
         permit: &mut Option<OwnedSemaphorePermit>,
         record: &(dyn Fn(AgentEvent) + Send + Sync),
     ) -> Result<PresentImage, StartFailure> {
-        let mut request = lower::pull(input, name, sandbox);
+        let mut request = lower::pull(&sync.input(), name, sandbox);
         // The sandbox was created with these classes, or not at all.
-        let _ = self.context.classes().fit_pull(&mut request);
-        let secrets = self.context.dependencies.pull_secrets(pod).await;
+        let _ = self.context.runtime.classes().fit_pull(&mut request);
+        let secrets = sync.pull_secrets(&self.context.dependencies).await;
+        let uid = sync.pod.metadata.uid.clone();
         let credentials = credentials::matching(name, &secrets);
         let wanted = ImageRequest {
             image: name,
             policy: if policy.is_empty() { "IfNotPresent" } else { policy },
-            pod_uid: &pod.metadata.uid,
+            pod_uid: &uid,
             request: &request,
             credentials: &credentials,
         };
-        let images = &self.context.images;
+        let images = &self.context.runtime.images;
         let found = match images.find(&wanted, record).await {
             Ok(ImageLookup::Present(present)) => Ok(present),
             Ok(ImageLookup::ToPull(full)) => {
@@ -503,8 +503,10 @@ impl Worker {
                 drop(permit.take());
                 let begun = Instant::now();
                 let pulled = images.pull(&wanted, &full, record).await;
-                self.context.pod_cache.pulled(&pod.metadata.uid, begun, Instant::now());
-                *permit = self.context.starts.clone().acquire_owned().await.ok();
+                self.context.publications.pod_cache.pulled(&uid, begun, Instant::now());
+                // Objects may have changed during the pull.
+                sync.forget_fetched();
+                *permit = self.context.runtime.starts.clone().acquire_owned().await.ok();
                 pulled
             }
             Err(missing) => Err(missing),
@@ -518,13 +520,26 @@ impl Worker {
     }
 }
 
+/// The target of an ephemeral container does not exist. The text is upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unable to find target container {0}")]
+struct NoTarget(String);
+
+/// A directory of the host could not be created.
+#[derive(Debug, Error)]
+#[error("mkdir {path}: {cause}")]
+struct MakeDirectoryError {
+    path: String,
+    cause: std::io::Error,
+}
+
 /// Returns the container whose processes an ephemeral container shares, if it names one.
-fn target(container: &Container, observed: &RuntimePod) -> Result<Option<RuntimeId>, String> {
+fn target(container: &Container, observed: &RuntimePod) -> Result<Option<RuntimeId>, NoTarget> {
     let name = container.target_container_name.as_str();
     match (name, observed.container(name)) {
         ("", _) => Ok(None),
         (_, Some(found)) => Ok(Some(found.id.clone())),
-        (_, None) => Err(format!("unable to find target container {name}")),
+        (_, None) => Err(NoTarget(name.to_owned())),
     }
 }
 
@@ -565,8 +580,9 @@ fn image_volumes<'a>(
     volumes.filter_map(|volume| volume.image.as_ref())
 }
 
-fn make_directory(path: &str) -> Result<(), String> {
-    std::fs::create_dir_all(path).map_err(|error| format!("mkdir {path}: {error}"))
+fn make_directory(path: &str) -> Result<(), MakeDirectoryError> {
+    let path = path.to_owned();
+    std::fs::create_dir_all(&path).map_err(|cause| MakeDirectoryError { path, cause })
 }
 
 /// Returns the API's message without the request.
@@ -584,16 +600,16 @@ mod tests {
     #[test]
     fn ephemeral_container_waits_for_its_target() {
         let id = "1234".to_owned();
-        let found = crate::runtime::observed::RuntimeContainer::started(&id, "app");
+        let found = lifecycle::observed::RuntimeContainer::started(&id, "app");
         let observed = RuntimePod::new(Vec::new(), vec![found]);
-        let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
+        let check = |name: &str, expected: Result<Option<RuntimeId>, NoTarget>| {
             let target_container_name = name.to_owned();
             let container = Container { target_container_name, ..Container::default() };
             assert_eq!(target(&container, &observed), expected, "{name}");
         };
         check("", Ok(None));
         check("app", Ok(Some(id)));
-        check("later", Err("unable to find target container later".to_owned()));
+        check("later", Err(NoTarget("later".to_owned())));
     }
 
     #[test]

@@ -13,18 +13,17 @@ use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 use tracing::error;
 
-use super::{Next, RUNTIME_RETRY, Worker, WorkerMessage};
-use crate::context::AgentContext;
+use super::{Next, RUNTIME_RETRY, Worker, WorkerContext, WorkerMessage};
 use crate::observability::events::AgentEvent;
-use crate::pods::sync_plan::{Kill, KillReason, Plan};
 use crate::reclaim::gc::dead_sandboxes;
 use crate::runtime::hooks;
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::runtime::probes::ProbeReport;
 use crate::runtime::relist;
-use crate::spec::Pod;
-use crate::status::RestartingAll;
 use crate::supervisor::caught;
+use lifecycle::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
+use lifecycle::spec::Pod;
+use lifecycle::status::RestartingAll;
+use lifecycle::sync_plan::{Kill, KillReason, Plan};
 
 /// The shortest grace period of a container in seconds, whatever is requested. Upstream's value.
 const LEAST_GRACE: i64 = 2;
@@ -68,7 +67,7 @@ impl Worker {
             }
         };
         // No container is left to probe, however long the sandbox takes.
-        context.probes.forget(&pod.metadata.uid);
+        context.runtime.probes.forget(&pod.metadata.uid);
         for message in later {
             self.handle(message);
         }
@@ -135,7 +134,7 @@ impl Worker {
                 return Next::After(RUNTIME_RETRY);
             }
         }
-        match relist::inspect(&self.context.runtime, &pod.metadata.uid).await {
+        match relist::inspect(&self.context.runtime.cri, &pod.metadata.uid).await {
             Ok(observed) => self.observe(observed),
             Err(error) => {
                 self.sync_errors.add("read the pod from the runtime", error);
@@ -154,7 +153,7 @@ impl Worker {
         let mut failures = Vec::new();
         for sandbox in &self.observed.sandboxes {
             let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
-            let stopped = self.context.runtime.call(request).await;
+            let stopped = self.context.runtime.cri.call(request).await;
             failures.extend(failure("KillPodSandbox", &self.pod.metadata.uid, stopped));
         }
         failures
@@ -202,9 +201,9 @@ impl Worker {
     }
 
     async fn remove(&self, id: &RuntimeId) -> Result<(), cri::Error> {
-        self.context.cpuset_tracker.unregister(id);
+        self.context.state.cpuset_tracker.unregister(id);
         let request = v1::RemoveContainerRequest { container_id: id.clone() };
-        match self.context.runtime.call(request).await {
+        match self.context.runtime.cri.call(request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -213,9 +212,9 @@ impl Worker {
     async fn remove_sandbox(&self, id: &RuntimeId) -> Result<(), cri::Error> {
         // A sandbox whose creation was interrupted is neither ready nor stopped, and must be stopped first.
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        let _ = self.context.runtime.call(request).await;
+        let _ = self.context.runtime.cri.call(request).await;
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
-        match self.context.runtime.call(request).await {
+        match self.context.runtime.cri.call(request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -280,7 +279,7 @@ impl Hooks {
     /// outlasts its container fails when the container exits, and the event is recorded then.
     fn begin(
         &self,
-        context: &AgentContext,
+        context: &WorkerContext,
         pod: &Pod,
         found: &RuntimeContainer,
     ) -> Option<Shared<BoxFuture<'static, ()>>> {
@@ -288,7 +287,7 @@ impl Hooks {
         let handler = container.lifecycle.pre_stop.clone()?;
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hook = begun.entry(found.id.clone()).or_insert_with(|| {
-            let (runtime, recorder) = (context.runtime.clone(), context.recorder.clone());
+            let (runtime, recorder) = (context.runtime.cri.clone(), context.recorder.clone());
             let (pod, container, id) = (pod.clone(), container.clone(), found.id.clone());
             let ip = context.reported_ip(&pod);
             let run = tokio::spawn(async move {
@@ -329,7 +328,7 @@ fn failure<T>(action: &str, of: &str, done: Result<T, cri::Error>) -> Option<Str
 /// Stops all containers except sidecars in parallel, then the sidecars one by one from the last to the first.
 /// Returns the errors.
 async fn stop_in_order(
-    context: &AgentContext,
+    context: &WorkerContext,
     pod: &Pod,
     running: Vec<RuntimeContainer>,
     manner: StopMethod,
@@ -393,7 +392,7 @@ where
 /// Runs the hook of a container, waits for its turn, and then stops it in the runtime, all within the grace
 /// period. Returns the error.
 async fn stop_container(
-    context: &AgentContext,
+    context: &WorkerContext,
     pod: &Pod,
     found: &RuntimeContainer,
     manner: StopMethod,
@@ -416,7 +415,7 @@ async fn stop_container(
     }
     let timeout = left.max(LEAST_GRACE);
     let request = v1::StopContainerRequest { container_id: found.id.clone(), timeout };
-    failure("KillContainer", &found.name, context.runtime.call(request).await)
+    failure("KillContainer", &found.name, context.runtime.cri.call(request).await)
 }
 
 fn seconds(count: i64) -> Duration {

@@ -7,9 +7,9 @@ use std::fmt::Display;
 use tracing::{info, warn};
 
 use super::Next;
-use crate::spec::Pod;
 use crate::supervisor::millis;
 use client::ErrorLog;
+use lifecycle::spec::Pod;
 
 /// The errors of the current sync, and the last ones by step.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::spec::Metadata;
+    use lifecycle::spec::Metadata;
     use rig::logs::capture;
 
     fn pod() -> Pod {

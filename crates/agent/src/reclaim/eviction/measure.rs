@@ -10,7 +10,7 @@ use host::os::system;
 use host::system::FileSystem;
 use objects::kubelet_config::EvictionSignal;
 
-use super::{SignalObservation, SignalObservations};
+use lifecycle::eviction::{SignalObservation, SignalObservations};
 
 /// Measures memory and process ids of the machine, the file system of `root` (the pods' directory) and
 /// that of `images` (the runtime's directory).

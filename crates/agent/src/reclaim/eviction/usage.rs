@@ -10,11 +10,12 @@ use std::sync::Arc;
 use cri::v1;
 use host::file_kind::disk_usage;
 
-use super::rank::{ContainerUsage, Disk, Usage};
-use crate::context::AgentContext;
+use crate::runtime::Runtime;
+use crate::runtime::lower::NodeEnvironment;
 use crate::runtime::lower::annotations::{CONTAINER_NAME, POD_UID};
 use crate::runtime::lower::sandbox::log_directory_of;
-use crate::spec::Pod;
+use lifecycle::eviction::{ContainerUsage, Disk, Usage};
+use lifecycle::spec::Pod;
 
 /// Disk usage of a pod without the writable layers of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,19 +37,19 @@ pub struct UsageQuery {
 
 /// Returns the usage of each of these pods that is known, by UID.
 pub async fn collect(
-    context: &AgentContext,
+    runtime: &Runtime,
+    node_env: Arc<NodeEnvironment>,
     pods: &[Arc<Pod>],
     request: UsageQuery,
 ) -> Result<BTreeMap<String, Usage>, cri::Error> {
     let containers = match request.runtime {
-        true => context.runtime.call(v1::ListContainerStatsRequest::default()).await?.stats,
+        true => runtime.cri.call(v1::ListContainerStatsRequest::default()).await?.stats,
         false => Vec::new(),
     };
-    let sandboxes = if request.processes { processes(&context.runtime).await? } else { Vec::new() };
+    let sandboxes = if request.processes { processes(&runtime.cri).await? } else { Vec::new() };
     let mut on_disk = BTreeMap::new();
     if request.disk {
-        let (volumes, node_env, pods) =
-            (context.volumes.clone(), context.node_env(), pods.to_vec());
+        let (volumes, pods) = (runtime.volumes.clone(), pods.to_vec());
         let measuring = tokio::task::spawn_blocking(move || {
             let of = |pod: &Arc<Pod>| {
                 let logs = log_directory_of(&node_env, &pod.metadata);

@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{Eviction, Millis, Reclaim, SignalObservations, measure};
-use crate::node::Pressure;
+use super::measure;
+use lifecycle::eviction::{Eviction, Millis, Pressure, Reclaim, SignalObservations};
 
 /// Interval between two measurements. Upstream's value.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -64,8 +64,8 @@ mod tests {
     use objects::Quantity;
     use objects::kubelet_config::{EvictionSignal, Threshold};
 
-    use super::super::{EvictionThreshold, SignalObservation};
     use super::*;
+    use lifecycle::eviction::{EvictionThreshold, SignalObservation};
 
     /// Long enough for a busy machine. A successful test does not wait for it.
     const PATIENCE: Duration = Duration::from_secs(60);

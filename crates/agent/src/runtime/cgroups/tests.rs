@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::runtime::lower::ContainerAffinity;
 use crate::runtime::lower::tests::World;
-use crate::status::replay::{defaulted, lines};
+use rig::golden_node::{defaulted, lines};
 
 fn pod(spec: Value) -> Pod {
     let metadata = json!({"name": "p", "namespace": "lives", "uid": "u-1"});

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
-use crate::spec::HttpHeader;
+use lifecycle::spec::HttpHeader;
 
 /// Long enough for a busy machine; not waited for in a passing test.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));

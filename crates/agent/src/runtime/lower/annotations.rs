@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::input::{ContainerInput, PodInput};
 use super::security;
-use crate::spec::{Container, ContainerPort, Handler, HttpHeader, IntOrString, Labels, Pod};
+use lifecycle::spec::{Container, ContainerPort, Handler, HttpHeader, IntOrString, Labels, Pod};
 
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";

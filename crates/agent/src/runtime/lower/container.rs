@@ -7,16 +7,16 @@ use objects::pod::OsName;
 
 use super::env::Environment;
 use super::input::{ContainerInput, PodInput};
-use super::{LowerError, annotations, env, expansion, mounts, path, resources, security};
-use crate::spec::{Container, QosResourceRequest};
+use super::{LowerError, annotations, expansion, mounts, path, resources, security};
+use lifecycle::spec::{Container, QosResourceRequest};
 
-/// Returns the configuration of a container.
+/// Returns the configuration of a container with the variables that [`super::env::variables`] returned.
 pub fn container(
     input: &PodInput<'_>,
     container_input: &ContainerInput<'_>,
+    environment: Environment,
 ) -> Result<v1::ContainerConfig, LowerError> {
     let (pod, container) = (input.pod, container_input.container);
-    let environment = env::variables(input, container_input)?;
     let mounts = mounts::mounts(input, container_input)?;
     security::verify_run_as_non_root(
         pod,

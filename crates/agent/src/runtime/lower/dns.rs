@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use cri::v1;
 
 use super::input::NodeEnvironment;
-use crate::spec::{DnsConfig, DnsPolicy, Pod};
+use lifecycle::spec::{DnsConfig, DnsPolicy, Pod};
 
 /// The largest number of servers of a resolver.
 const MAX_SERVERS: usize = 3;

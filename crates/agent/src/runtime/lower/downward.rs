@@ -8,7 +8,7 @@ use placement::{CpuId, CpuSet};
 
 use super::input::{NodeEnvironment, PodInput};
 use super::{LowerError, annotations, qos};
-use crate::spec::{Container, Labels, Pod, ResourceFieldRef, ResourceList};
+use lifecycle::spec::{Container, Labels, Pod, ResourceFieldRef, ResourceList};
 
 /// Returns the value of a field, such as `metadata.labels['app']` or `status.podIP`.
 pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<String, LowerError> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::input::{ContainerInput, PodInput};
 use super::{LowerError, downward, env_file, expansion, service_links};
-use crate::spec::{EnvVar, EnvVarSource, FileKeySelector, LocalSource};
+use lifecycle::spec::{EnvVar, EnvVarSource, FileKeySelector, LocalSource};
 
 /// Names and values, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -128,7 +128,7 @@ fn file_key(
     wanted: &FileKeySelector,
 ) -> Result<Option<Vec<u8>>, LowerError> {
     let FileKeySelector { volume_name, path, key, optional } = wanted;
-    let file = container_input.configs.files.get(&(volume_name.clone(), path.clone()));
+    let file = container_input.env_files.get(&(volume_name.clone(), path.clone()));
     let file = file.ok_or_else(|| LowerError::NoFileVolume(volume_name.clone()))?;
     let text = file.text.as_deref().ok_or(LowerError::EnvFile)?;
     let value = env_file::value(text, key).map_err(|_| LowerError::EnvFile)?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::LowerError;
-use crate::spec::VolumeMount;
+use lifecycle::spec::VolumeMount;
 
 /// Replaces the references in `input`. Unknown references stay.
 pub fn expand<'v>(input: &[u8], lookup: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {

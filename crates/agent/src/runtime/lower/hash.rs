@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::annotations;
-use crate::spec::Container;
+use lifecycle::spec::Container;
 
 /// The hashed fields, in the order of Go's sorted keys.
 #[derive(Serialize)]

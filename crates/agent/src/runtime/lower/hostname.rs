@@ -6,7 +6,7 @@
 use objects::rules::names;
 
 use super::LowerError;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// The longest host name of a pod: a DNS label.
 const LONGEST: usize = 63;

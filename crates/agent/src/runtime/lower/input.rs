@@ -14,8 +14,8 @@ use placement::windows::{AffinityDemand, GroupAffinity, plan_affinity};
 use placement::{CpuSet, Ledger, Node, NumaId};
 
 use super::Service;
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{Container, Pod, ResourceList, Role};
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{Container, Pod, ResourceList, Role};
 
 /// The properties of the node that are the same for all pods.
 #[derive(Debug, Clone, PartialEq)]
@@ -227,7 +227,18 @@ pub struct PodInput<'a> {
     pub volume_groups: &'a [i64],
 }
 
-impl PodInput<'_> {
+impl<'a> PodInput<'a> {
+    /// Returns the inputs of a pod without a user namespace and without groups of volumes.
+    #[must_use]
+    pub fn new(
+        pod: &'a Pod,
+        node_env: &'a NodeEnvironment,
+        source: &'a PodSource,
+        affinities: &'a BTreeMap<String, ContainerAffinity>,
+    ) -> PodInput<'a> {
+        PodInput { pod, node_env, source, affinities, user_namespace: None, volume_groups: &[] }
+    }
+
     pub(super) fn is_windows(&self) -> bool {
         self.node_env.os == OsName::Windows
     }
@@ -244,8 +255,6 @@ pub struct EnvFile {
 /// The existing config maps and secrets of the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configs {
-    /// Files of the container's environment variables, by volume and path in it.
-    pub files: BTreeMap<(String, String), EnvFile>,
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
     /// `binaryData` of the config maps: for files only, because a variable cannot contain it.
     pub binary: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
@@ -306,6 +315,8 @@ pub struct ContainerInput<'a> {
     pub pod_ips: &'a [String],
     pub mounted: &'a MountedVolumes,
     pub configs: &'a Configs,
+    /// Files of the container's environment variables, by volume and path in it.
+    pub env_files: &'a BTreeMap<(String, String), EnvFile>,
     pub services: &'a [Service],
     /// The file of the host for the termination message.
     pub termination_log: Option<&'a str>,

@@ -8,7 +8,7 @@ use objects::pod::OsName;
 
 use super::input::{ContainerInput, MountedVolume, PodInput};
 use super::{LowerError, path, security};
-use crate::spec::VolumeMount;
+use lifecycle::spec::VolumeMount;
 
 /// Returns the path of the hosts file in containers.
 #[must_use]

@@ -4,8 +4,8 @@ use objects::QosClass;
 use objects::pod::resources::{self, Side};
 
 use super::input::{ConfigSource, PodInput};
-use crate::spec::demand;
-use crate::spec::{Pod, Requirements, ResourceList};
+use lifecycle::spec::demand;
+use lifecycle::spec::{Pod, Requirements, ResourceList};
 
 const NODE_CRITICAL: &str = "system-node-critical";
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::tests::{node_env, service};
 use super::*;
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 mod pod_traces;
 
@@ -328,13 +328,15 @@ fn create(
         pod_ips: &[ip.to_owned()],
         mounted: &mounted(input.pod),
         configs: &Configs::default(),
+        env_files: &BTreeMap::new(),
         services: &services(call),
         termination_log: Some(&format!("{}/containers/{name}/<RAND>", directory())),
         target: Some(&target).filter(|_| !wanted.target_container_name.is_empty()),
         attached: &DeviceAttachments::default(),
         recursive_read_only: false,
     };
-    let config = Some(container(input, &of).unwrap());
+    let environment = env::variables(input, &of).unwrap();
+    let config = Some(container(input, &of, environment).unwrap());
     let pod_sandbox_id = String::new();
     v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config: Some(sandbox) }
 }

@@ -10,7 +10,7 @@ use objects::{QosClass, Quantity};
 
 use super::input::{CgroupVersion, ContainerAffinity, NodeEnvironment, PodInput, SwapBehavior};
 use super::qos;
-use crate::spec::{Container, Pod, Requirements, ResourceList, Role};
+use lifecycle::spec::{Container, Pod, Requirements, ResourceList, Role};
 
 /// The shares of one CPU, and the smallest and largest value that the kernel accepts.
 const SHARES_PER_CPU: i64 = 1024;

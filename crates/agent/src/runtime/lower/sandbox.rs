@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 
 use cri::v1;
+use thiserror::Error;
 
 use super::dns::{self, DnsNotice};
 use super::input::{NodeEnvironment, PodInput};
 use super::{LowerError, annotations, cgroup, hostname, path, qos, resources, security};
-use crate::spec::{Container, ContainerPort, Metadata, Pod, QosResourceRequest};
+use lifecycle::spec::{Container, ContainerPort, Metadata, Pod, QosResourceRequest};
 
 /// A sandbox's configuration, and notices for the pod's owner.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,21 +53,26 @@ pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError
     Ok(Sandbox { config, notices })
 }
 
+/// The reason why a sandbox of host processes cannot be created.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HostProcessError {
+    #[error("the name and version of the container runtime are not known yet")]
+    UnknownRuntime,
+    #[error(transparent)]
+    Unsupported(#[from] cri::NoHostProcesses),
+}
+
 /// Checks that a runtime, by name and version, supports host processes if they are requested. Some runtimes
 /// silently start plain containers instead. An unknown runtime is rejected.
 pub fn check_runtime(
     config: &v1::PodSandboxConfig,
     runtime: Option<(&str, &str)>,
-) -> Result<(), String> {
+) -> Result<(), HostProcessError> {
     let context = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
     match (context.is_some_and(|context| context.host_process), runtime) {
         (false, _) => Ok(()),
-        (true, None) => {
-            Err("the name and version of the container runtime are not known yet".to_owned())
-        }
-        (true, Some((name, version))) => {
-            cri::check_host_processes(name, version).map_err(|error| error.to_string())
-        }
+        (true, None) => Err(HostProcessError::UnknownRuntime),
+        (true, Some((name, version))) => Ok(cri::check_host_processes(name, version)?),
     }
 }
 

@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use super::input::{ImageUser, PodInput};
 use super::{LowerError, path};
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{
     AppArmorProfile, Container, Pod, SeLinuxOptions, SeccompProfile, WindowsOptions,
 };
 

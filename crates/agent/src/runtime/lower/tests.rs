@@ -6,7 +6,7 @@ use objects::pod::OsName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::{Pod, ResourceList};
+use lifecycle::spec::{Pod, ResourceList};
 
 mod affinity;
 mod amounts;
@@ -17,7 +17,7 @@ mod security;
 mod windows;
 
 /// Returns a Linux node with cgroup v1, like that of the recordings.
-pub(super) fn node_env() -> NodeEnvironment {
+pub(crate) fn node_env() -> NodeEnvironment {
     NodeEnvironment {
         os: OsName::Linux,
         ips: vec!["192.0.2.7".to_owned()],
@@ -103,6 +103,7 @@ pub(crate) struct World {
     pub image_user: ImageUser,
     pub mounted: MountedVolumes,
     pub configs: Configs,
+    pub env_files: BTreeMap<(String, String), EnvFile>,
     pub services: Vec<Service>,
     pub target: Option<String>,
     pub attached: DeviceAttachments,
@@ -121,6 +122,7 @@ impl World {
             image_user: ImageUser::default(),
             mounted: MountedVolumes::default(),
             configs: Configs::default(),
+            env_files: BTreeMap::new(),
             services: Vec::new(),
             target: None,
             attached: DeviceAttachments::default(),
@@ -160,13 +162,15 @@ impl World {
             pod_ips: &self.pod_ips,
             mounted: &self.mounted,
             configs: &self.configs,
+            env_files: &self.env_files,
             services: &self.services,
             termination_log: Some("/var/lib/kubelet/pods/u-1/containers/c/1"),
             target: self.target.as_ref(),
             attached: &self.attached,
             recursive_read_only: self.recursive_read_only,
         };
-        container(&self.input(pod), &of)
+        let input = self.input(pod);
+        container(&input, &of, super::env::variables(&input, &of)?)
     }
 
     /// Returns container `c`.

@@ -7,8 +7,8 @@ use cri::v1;
 use objects::pod::OsName;
 
 use super::input::{ContainerAffinity, PodInput};
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{Container, Role};
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{Container, Role};
 
 /// Returns the update to the pod's current amounts. CPUs and memory nodes stay.
 #[must_use]

@@ -11,7 +11,7 @@
 //! clock.
 
 use crate::observability::events::ProbeKind;
-use crate::spec::Probe;
+use lifecycle::spec::Probe;
 
 pub(crate) type Millis = i64;
 

@@ -10,7 +10,7 @@ use super::grpc;
 use crate::observability::events::{AgentEvent, ProbeKind};
 use crate::runtime::fetch::{self, Get, messages};
 use crate::runtime::lower::expansion;
-use crate::spec::{Container, ExecAction, Handler, HttpGetAction, Pod, TcpSocketAction};
+use lifecycle::spec::{Container, ExecAction, Handler, HttpGetAction, Pod, TcpSocketAction};
 
 /// The largest output of a command that is kept. Upstream's value.
 const OUTPUT_LIMIT: usize = 10 * 1024;

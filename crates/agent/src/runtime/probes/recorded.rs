@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status};
 use super::execute::{ProbeInput, probe};
 use super::*;
 use crate::runtime::fetch::tests::{ClosedPort, Server};
-use crate::spec::{Handler, IntOrString};
-use crate::status::replay::lines;
+use lifecycle::spec::{Handler, IntOrString};
+use rig::golden_node::lines;
 
 /// A runtime that returns one answer to every command.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use super::cycle::{Cycle, Millis, RunningContainer, Timing};
 use super::execute::ProbeOutcome;
 use super::{ProbeReport, ProbeTarget, probe_of};
 use crate::observability::events::ProbeKind;
-use crate::runtime::observed::RuntimeId;
-use crate::spec::{Pod, Role};
+use lifecycle::observed::RuntimeId;
+use lifecycle::spec::{Pod, Role};
 
 const NANOS: i64 = 1_000_000;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::runtime::lower::hostname::Name;
-use crate::spec::HostAlias;
+use lifecycle::spec::HostAlias;
 
 #[test]
 fn references_come_from_mounted_volumes_environment_and_pull_secrets() {

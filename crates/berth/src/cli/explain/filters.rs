@@ -1,19 +1,19 @@
 //! The reasons against a pod on a node: every scheduler filter and the agent's admission.
 //!
-//! Main type: [`ClusterObjects`], the API objects that both decide on. `scheduling` and `agent::admission`
+//! Main type: [`ClusterObjects`], the API objects that both decide on. `scheduling` and `lifecycle::admission`
 //! decide; this module only prepares their input. `planner::live` checks free CPUs and memory.
 
 use std::collections::BTreeMap;
 
-use agent::admission::{self, Admission, AdmittedPod};
 use agent::node::qos_resources::offer_of_status;
-use agent::pods::resource_claims;
-use agent::spec::Pod;
 use anyhow::Context as _;
 use client::kind::{
     BUDGETS, CLAIMS, Kind, NAMESPACES, NODES, PODS, REPLICA_SETS, RESOURCE_CLAIMS, SERVICES,
 };
 use client::{Client, Error, Scope};
+use lifecycle::admission::{self, Admission, AdmittedPod};
+use lifecycle::resource_claims;
+use lifecycle::spec::Pod;
 use objects::pod::OsName;
 use planner::live::RefusalReport;
 use scheduling::{Cluster, GATED_MESSAGE, MachineView, Outcome, Plugin, Scheduler, Tie};

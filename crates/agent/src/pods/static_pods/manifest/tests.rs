@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use super::super::mirror;
 use super::*;
-use crate::status::replay::lines;
+use rig::golden_node::lines;
 
 fn now() -> Timestamp {
     Timestamp::new(1_136_214_245, 0)
@@ -36,7 +36,7 @@ fn a_manifest_becomes_a_pod_of_this_node() {
     assert_eq!(pod.metadata.annotations[CONFIG_SOURCE], "file");
     assert_eq!(pod.metadata.uid.len(), 32);
     assert_eq!(pod.spec.containers[0].image_pull_policy, "Always");
-    assert!(crate::status::is_static(pod));
+    assert!(lifecycle::status::is_static(pod));
     assert_eq!(pod.spec.tolerations, [json!({"operator": "Exists", "effect": "NoExecute"})]);
 }
 

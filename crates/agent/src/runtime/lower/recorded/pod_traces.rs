@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{UID, node, read, served};
 use crate::runtime::lower::tests::{World, texts};
 use crate::runtime::lower::{ImageUser, MountedVolume};
-use crate::spec::Pod;
+use lifecycle::spec::Pod;
 
 /// Returns the world of a recorded pod, with the objects of every namespace.
 fn world() -> World {

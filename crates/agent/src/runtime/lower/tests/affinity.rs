@@ -13,7 +13,7 @@ use placement::windows::AffinityMode;
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Node, NumaId, SocketId, Topology};
 
 use super::*;
-use crate::placement_demand;
+use lifecycle::placement_demand;
 
 /// Returns NUMA nodes 0 and 2 with four CPUs each. CPU 0 and a gibibyte of each node are reserved for the
 /// system.

@@ -3,7 +3,7 @@
 use placement::{CpuSet, NumaId};
 
 use super::*;
-use crate::spec::Role;
+use lifecycle::spec::Role;
 
 #[test]
 fn shares_and_quota_stay_within_the_kernels_limits() {

@@ -24,7 +24,7 @@ fn variables_come_from_files_of_volumes() {
     let mut world = world();
     let mut file = |path: &str, text: Option<&str>| {
         let file = EnvFile { path: format!("/v/{path}"), text: text.map(str::to_owned) };
-        world.configs.files.insert(("v".to_owned(), path.to_owned()), file);
+        world.env_files.insert(("v".to_owned(), path.to_owned()), file);
     };
     file("good", Some("A='$(HOME)'\nEMPTY=''\n"));
     file("bad", Some("A=1\n"));
@@ -211,7 +211,7 @@ fn resources_are_rendered_in_units_of_the_divisor() {
         ("", "limits.hugepages-2Mi", Some("1Mi"), "4"),
         ("", "requests.hugepages-2Mi", None, "0"),
     ] {
-        let of = crate::spec::ResourceFieldRef {
+        let of = lifecycle::spec::ResourceFieldRef {
             container_name: container.to_owned(),
             resource: resource.to_owned(),
             divisor: divisor.map(|text| text.parse().unwrap()),

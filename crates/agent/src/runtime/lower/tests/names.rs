@@ -46,7 +46,7 @@ fn references_are_replaced_once_and_unknown_ones_stay() {
 
 #[test]
 fn a_sub_path_needs_every_variable() {
-    let mount = |path: &str, expr: &str| crate::spec::VolumeMount {
+    let mount = |path: &str, expr: &str| lifecycle::spec::VolumeMount {
         sub_path: path.to_owned(),
         sub_path_expr: expr.to_owned(),
         ..Default::default()

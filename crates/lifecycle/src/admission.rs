@@ -7,7 +7,6 @@
 //!
 //! The first rejection counts. Pure: nothing is committed and no pod is killed.
 
-use cri::NoHostProcesses;
 use objects::QosClass;
 use objects::pod::OsName;
 use serde::Deserialize as _;
@@ -22,11 +21,16 @@ mod preempt;
 mod qos_resources;
 mod taints;
 
-pub(crate) use fit::amount;
+pub use fit::amount;
 
 pub use preempt::{NoVictims, Requirement, is_critical, victims};
 pub use qos_resources::{ClassOffer, Offered};
 pub use taints::{Taint, Toleration};
+
+/// The reason why the runtime would run host-process containers as ordinary containers.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct NoHostProcesses(pub String);
 
 /// The state of the node that admission depends on.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +50,7 @@ pub struct Node {
     pub supplemental_groups_policy: bool,
     /// True if host-process containers may be started.
     pub host_process: bool,
-    /// The runtime, if it would run them as ordinary containers.
+    /// Set if the runtime would run them as ordinary containers.
     pub no_host_processes: Option<NoHostProcesses>,
     pub classes: ClassOffer,
     pub shutting_down: bool,
@@ -183,16 +187,12 @@ impl Rejection {
 
 /// Returns the resources that are insufficient for a pod, given the `others` on the node.
 #[must_use]
-pub(crate) fn lacking(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Vec<Rejection> {
+pub fn lacking(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Vec<Rejection> {
     fit::insufficient(pod, node, others)
 }
 
 /// Checks the capacity of the classes that a pod requests.
-pub(crate) fn check_classes(
-    pod: &Pod,
-    node: &Node,
-    others: &[AdmittedPod<'_>],
-) -> Result<(), Rejection> {
+pub fn check_classes(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Result<(), Rejection> {
     qos_resources::check(pod, &node.classes, others)
 }
 

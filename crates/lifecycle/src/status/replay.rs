@@ -7,13 +7,14 @@
 //! which is asserted.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
 
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeSandbox};
+use rig::golden_node::{defaulted, lines};
+
+use crate::observed::{ContainerState, RuntimeContainer, RuntimeSandbox};
 use crate::spec::Container;
 
 mod compare;
@@ -52,45 +53,6 @@ const DIFFERENT: &[(&str, f64, &str)] = &[
     ("sidecar-order", 3.19, "s1 is started in its status and not yet in the conditions"),
     ("static-fail-node-1", 2.12, "a static pod's last phase is told before its sandbox is gone"),
 ];
-
-pub(crate) fn lines(file: &str) -> Vec<Value> {
-    let path = format!("{}/../../testdata/golden-node/{file}", env!("CARGO_MANIFEST_DIR"));
-    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let reader = std::io::BufReader::new(flate2::read::GzDecoder::new(file));
-    reader.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
-}
-
-/// Returns the manifest with the defaults of the API server.
-pub(crate) fn defaulted(manifest: &Value) -> Value {
-    let mut pod = manifest.clone();
-    for list in ["containers", "initContainers"] {
-        let found = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
-        let Some(containers) = found else { continue };
-        for container in containers {
-            fill_requests(&mut container["resources"]);
-        }
-    }
-    if pod["spec"]["resources"].is_object() {
-        fill_requests(&mut pod["spec"]["resources"]);
-    }
-    if pod["metadata"]["namespace"].is_null() {
-        pod["metadata"]["namespace"] = json!("lives");
-    }
-    pod["metadata"]["uid"] = json!("<UID>");
-    pod
-}
-
-fn fill_requests(resources: &mut Value) {
-    if resources.is_null() {
-        *resources = json!({});
-    }
-    let Some(limits) = resources["limits"].as_object().cloned() else { return };
-    for (name, amount) in limits {
-        if resources["requests"][&name].is_null() {
-            resources["requests"][&name] = amount;
-        }
-    }
-}
 
 /// The trace of one pod: the statuses in order, each with the one before it.
 struct PodTrace<'a> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::spec::Pod;
-use crate::status::replay::lines;
+use rig::golden_node::lines;
 
 const MI: u64 = 1 << 20;
 

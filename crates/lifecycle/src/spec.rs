@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod container;
-pub(crate) mod demand;
+pub mod demand;
 mod probe;
 mod security;
 mod volume;

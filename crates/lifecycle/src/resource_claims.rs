@@ -21,7 +21,7 @@ pub enum ClaimError {
 
 impl ClaimError {
     /// Returns the error for a claim that does not exist.
-    pub(crate) fn missing(name: &str) -> ClaimError {
+    pub fn missing(name: &str) -> ClaimError {
         let error = format!("resourceclaims.resource.k8s.io {name:?} not found");
         ClaimError::Fetch { name: name.to_owned(), error }
     }

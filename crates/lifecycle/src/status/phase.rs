@@ -10,9 +10,9 @@
 
 use super::containers::RESTARTING_ALL;
 use super::model::{ContainerStatus, Phase, PodStatus, State, Terminated};
-use crate::pods::sync_plan::{Verdict, after_exit};
-use crate::runtime::observed::RuntimePod;
+use crate::observed::RuntimePod;
 use crate::spec::{Container, Pod};
+use crate::sync_plan::{Verdict, after_exit};
 
 /// `finished` is true if nothing of the pod runs or will run.
 pub(super) fn of(pod: &Pod, status: &PodStatus, observed: &RuntimePod, finished: bool) -> Phase {

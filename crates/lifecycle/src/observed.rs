@@ -50,7 +50,7 @@ pub struct RuntimeContainer {
 impl RuntimeContainer {
     /// Returns a container that was just created and started, and is not in any list yet.
     #[must_use]
-    pub(crate) fn started(id: &RuntimeId, name: &str) -> RuntimeContainer {
+    pub fn started(id: &RuntimeId, name: &str) -> RuntimeContainer {
         RuntimeContainer {
             id: id.clone(),
             sandbox: RuntimeId::new(),

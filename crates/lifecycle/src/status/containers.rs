@@ -8,9 +8,9 @@ use super::StatusInputs;
 use super::model::{
     ContainerStatus, MountStatus, PodStatus, Resources, Running, State, Terminated, time_text,
 };
-use crate::pods::sync_plan::{Verdict, after_exit};
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
+use crate::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::spec::{Container, Pod, Role, VolumeMount};
+use crate::sync_plan::{Verdict, after_exit};
 
 /// The reason of a container that ran and is gone.
 pub(super) const LOST: &str = "ContainerStatusUnknown";

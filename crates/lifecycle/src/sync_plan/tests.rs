@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::runtime::observed::RuntimeSandbox;
+use crate::observed::RuntimeSandbox;
 
 /// Probe results by container ID. No definition has changed.
 #[derive(Default)]

@@ -5,7 +5,7 @@
 use super::containers::counts_for_ready;
 use super::model::{Condition, ContainerStatus, Phase, PodStatus};
 use super::{Resize, RestartingAll, StatusInputs};
-use crate::runtime::observed::RuntimePod;
+use crate::observed::RuntimePod;
 use crate::spec::{Pod, Role};
 
 pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -88,7 +88,7 @@ fn resize(resize: &Resize) -> impl Iterator<Item = Condition> {
 fn sandbox(pod: &Pod, observed: &RuntimePod) -> Condition {
     const KIND: &str = "PodReadyToStartContainers";
     let no = |message: &str| condition(KIND, false, "PodSandboxNotReady", message.to_owned());
-    match (observed.sandboxes.is_empty(), crate::pods::sync_plan::sandbox_needed(pod, observed)) {
+    match (observed.sandboxes.is_empty(), crate::sync_plan::sandbox_needed(pod, observed)) {
         (true, _) => no("no pod sandbox exists"),
         (false, Some(_)) => no("pod sandbox is not ready"),
         (false, None) => condition(KIND, true, "", String::new()),

@@ -15,8 +15,8 @@ use super::conditions::{self, CONTAINERS_READY, DISRUPTION_TARGET, READY};
 use super::containers::{LOST_AT_THE_END, RESTARTING_ALL, lost};
 use super::message;
 use super::model::{Condition, ContainerStatus, Phase, PodStatus, State};
-use crate::pods::sync_plan::{Verdict, after_exit};
 use crate::spec::{Container, Pod, RestartPolicy};
+use crate::sync_plan::{Verdict, after_exit};
 
 /// A status that would revert the exit of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

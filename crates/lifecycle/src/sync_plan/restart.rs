@@ -1,7 +1,7 @@
 //! Restart decisions for containers that have exited.
 
 use super::{KillReason, Plan};
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimePod};
+use crate::observed::{ContainerState, RuntimeContainer, RuntimePod};
 use crate::spec::{Container, Pod, RestartPolicy};
 
 /// The consequence of a container's exit.

@@ -46,7 +46,7 @@ pub(super) fn check(pod: &Pod, node: &Node, others: &[AdmittedPod<'_>]) -> Vec<R
 }
 
 /// Returns an amount in the unit of the resource.
-pub(crate) fn amount(list: &ResourceList, resource: &str) -> i64 {
+pub fn amount(list: &ResourceList, resource: &str) -> i64 {
     let of = if resource == CPU { Quantity::milli_value } else { Quantity::value };
     list.get(resource).map_or(0, of)
 }

@@ -6,7 +6,7 @@
 use super::{
     Health, Kill, KillReason, Plan, ProbeResults, Verdict, after_exit, init_role, kill, restart,
 };
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimePod};
+use crate::observed::{ContainerState, RuntimeContainer, RuntimePod};
 use crate::spec::{Container, Pod, RestartPolicy};
 
 /// The progress of a pod's init containers.

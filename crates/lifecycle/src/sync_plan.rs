@@ -13,7 +13,7 @@
 //! Decides as upstream does. It executes nothing, ignores back-off (a container to start may have to wait),
 //! and does not handle deletion: a terminating pod is killed without a plan.
 
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
+use crate::observed::{ContainerState, RuntimeContainer, RuntimeId, RuntimePod};
 use crate::spec::{Container, Pod, RestartPolicy, Role};
 
 mod init;
@@ -98,7 +98,7 @@ pub fn plan(pod: &Pod, observed: &RuntimePod, inputs: &dyn ProbeResults) -> Plan
 }
 
 /// Returns the attempt number of the sandbox to create, if the pod has no usable one.
-pub(crate) fn sandbox_needed(pod: &Pod, observed: &RuntimePod) -> Option<u32> {
+pub fn sandbox_needed(pod: &Pod, observed: &RuntimePod) -> Option<u32> {
     let Some(newest) = observed.newest_sandbox() else { return Some(0) };
     let usable = newest.ready
         && newest.host_network == pod.spec.host_network
@@ -130,7 +130,7 @@ fn begin(pod: &Pod, observed: &RuntimePod, attempt: u32) -> Plan {
     Plan { kill_pod, create_sandbox: Some(attempt), start, ..Plan::default() }
 }
 
-pub(crate) fn init_role(container: &Container) -> Role {
+pub fn init_role(container: &Container) -> Role {
     if container.is_sidecar() { Role::Sidecar } else { Role::Init }
 }
 
@@ -215,7 +215,7 @@ fn resize_message(name: &str) -> String {
     format!("Container {name} resize requires restart")
 }
 
-pub(crate) fn kill(found: &RuntimeContainer, reason: KillReason, message: String) -> Kill {
+pub fn kill(found: &RuntimeContainer, reason: KillReason, message: String) -> Kill {
     Kill { id: found.id.clone(), container: found.name.clone(), reason, message }
 }
 

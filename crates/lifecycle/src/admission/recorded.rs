@@ -17,7 +17,7 @@ use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topolog
 use serde_json::{Value, json};
 
 use super::*;
-use crate::status::replay::{defaulted, lines};
+use rig::golden_node::{defaulted, lines};
 
 /// Allocatable memory of the recorded machine, for its placeholder.
 const MEMORY: &str = "24068016Ki";

@@ -1,7 +1,7 @@
 use objects::timestamp::Timestamp;
 
 use super::*;
-use crate::runtime::observed::{ContainerState, RuntimeContainer, RuntimeSandbox};
+use crate::observed::{ContainerState, RuntimeContainer, RuntimeSandbox};
 
 fn pod(value: Value) -> Pod {
     serde_json::from_value(value).unwrap()

@@ -137,7 +137,8 @@ impl Measure {
 }
 
 impl Usage {
-    pub(super) fn disk(&self, writable: bool, rest: bool, pick: impl Fn(&Disk) -> u64) -> u64 {
+    #[must_use]
+    pub fn disk(&self, writable: bool, rest: bool, pick: impl Fn(&Disk) -> u64) -> u64 {
         let mut sum = 0_u64;
         for container in &self.containers {
             if writable {

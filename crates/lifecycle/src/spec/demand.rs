@@ -12,7 +12,7 @@ use crate::spec::{self, Pod, Requirements, ResourceList};
 
 /// Returns the resources of a pod. The class in its status takes precedence over its amounts.
 #[must_use]
-pub(crate) fn resources(pod: &Pod) -> PodResources<'_> {
+pub fn resources(pod: &Pod) -> PodResources<'_> {
     fn of(of: &Requirements) -> objects::pod::resources::Requirements<'_> {
         objects::pod::resources::Requirements::new(&of.requests, &of.limits)
     }
