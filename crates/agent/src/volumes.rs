@@ -29,7 +29,7 @@ mod set_up;
 mod tear_down;
 
 pub use contents::{
-    Claim, Claims, Content, Contents, File, Medium, Tokens, VolumeInputs, contents,
+    Claim, Claims, Content, Contents, File, Medium, TokenError, Tokens, VolumeInputs, contents,
 };
 pub use excess::excess;
 pub use references::{Need, References, TokenKey, references};

@@ -452,7 +452,7 @@ fn demands_are_made_of_pods_only() {
             .chain(source::words(&code, "ContainerDemand"))
         {
             let after = code[at..].trim_start_matches(char::is_alphanumeric).trim_start();
-            let before = code[..at].trim_end();
+            let before = code[..at].trim_end().trim_end_matches('&').trim_end();
             let is_literal = after.starts_with('{') && !before.ends_with("->");
             if is_literal {
                 let line = source::line(&code, at);

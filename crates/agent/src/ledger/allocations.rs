@@ -221,8 +221,9 @@ impl Allocations {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Entries::new()),
                 Err(cause) => return Err(failed("read", &path)(cause)),
             };
-            Ok(parse(&text).unwrap_or_else(|why| {
-                unusable.push(UnusableFile { path: path.display().to_string(), why });
+            Ok(parse(&text).unwrap_or_else(|error| {
+                let (path, why) = (path.display().to_string(), error.to_string());
+                unusable.push(UnusableFile { path, why });
                 Entries::new()
             }))
         };
@@ -394,13 +395,22 @@ struct Data {
     entries: Entries,
 }
 
-fn parse(text: &[u8]) -> Result<Entries, String> {
-    let checkpoint: Checkpoint = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let computed = text_checksum(&checkpoint.data);
-    if computed != checkpoint.checksum {
-        return Err(format!("checksum mismatch: {}, expected {computed}", checkpoint.checksum));
+/// The reason why a state file cannot be used.
+#[derive(Debug, Error)]
+enum CheckpointError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("checksum mismatch: {found}, expected {computed}")]
+    Checksum { found: u64, computed: u64 },
+}
+
+fn parse(text: &[u8]) -> Result<Entries, CheckpointError> {
+    let checkpoint: Checkpoint = serde_json::from_slice(text)?;
+    let (found, computed) = (checkpoint.checksum, text_checksum(&checkpoint.data));
+    if computed != found {
+        return Err(CheckpointError::Checksum { found, computed });
     }
-    let data: Data = serde_json::from_str(&checkpoint.data).map_err(|error| error.to_string())?;
+    let data: Data = serde_json::from_str(&checkpoint.data)?;
     Ok(data.entries)
 }
 

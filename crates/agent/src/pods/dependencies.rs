@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use crate::runtime::images::credentials::SecretData;
 use crate::runtime::lower::{Configs, Service, ServicePort};
-use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
+use crate::volumes::{Claim, Claims, References, TokenError, TokenKey, Tokens};
 use client::ErrorLog;
 use client::clock::Clock;
 use lifecycle::resource_claims::{self, ClaimError};
@@ -220,7 +220,7 @@ impl PodDependencies {
 
     /// Returns a token of the pod's service account that is valid while the pod exists. A token is reused for
     /// most of its lifetime.
-    async fn token(&self, pod: &Pod, key: &TokenKey) -> Result<String, String> {
+    async fn token(&self, pod: &Pod, key: &TokenKey) -> Result<String, TokenError> {
         let (of, now) = (&pod.metadata, self.clock.now());
         let kept = (of.uid.clone(), key.clone());
         if let Some((token, until)) = self.kept().get(&kept)
@@ -250,7 +250,7 @@ impl PodDependencies {
             .api
             .create_subresource_returning(kind, &of.namespace, account, "token", &request)
             .await;
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = answer.map_err(|error| TokenError(error.to_string()))?;
         let text = |field: &str| answer["status"][field].as_str().unwrap_or_default();
         let token = text("token").to_owned();
         let ends = Timestamp::parse(text("expirationTimestamp")).map_or(0, Timestamp::seconds);

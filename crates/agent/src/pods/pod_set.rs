@@ -324,7 +324,7 @@ impl PodSet {
         if let Some(other) = namesake.map(|(other, _)| other.clone()) {
             self.terminate_deleted(&other);
         }
-        self.context.publications.pod_cache.insert(uid, Arc::clone(&parsed.text));
+        self.context.publications.pod_cache.insert(&pod.metadata, Arc::clone(&parsed.text));
         let Some(entry) = self.entries.get_mut(uid) else {
             self.add(parsed, origin);
             return;

@@ -14,6 +14,7 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -24,6 +25,7 @@ mod tls;
 mod url;
 mod write_first;
 
+use messages::DialError;
 pub(crate) use url::Url;
 use write_first::{ReceivedBytes, WriteFirst};
 
@@ -52,14 +54,14 @@ pub(crate) struct FetchResponse {
 }
 
 /// The error of a request. `Display` is the text of Go's client.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("Get \"{url}\": {failure}")]
 pub(crate) struct GetError {
     pub url: String,
     pub failure: Failure,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Failure {
     #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
     Timeout,
@@ -67,18 +69,29 @@ pub(crate) enum Failure {
     NotTls,
     #[error("stopped after {REDIRECTS} redirects")]
     Redirects,
+    #[error(transparent)]
+    Dial(#[from] DialError),
     #[error("{0}")]
     Other(String),
 }
 
+/// A port of a probe or hook that cannot be resolved. The texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PortError {
+    #[error("port \"{0}\" not found")]
+    NotFound(String),
+    #[error("invalid port number: {0}")]
+    Invalid(i64),
+}
+
 impl Get {
-    /// Returns the request of a probe or hook of `container`; the error is upstream's text.
+    /// Returns the request of a probe or hook of `container`.
     pub(crate) fn new(
         action: &HttpGetAction,
         container: &Container,
         pod_ip: &str,
         agent: &'static str,
-    ) -> Result<Get, String> {
+    ) -> Result<Get, PortError> {
         let port = port(&action.port, container)?;
         let host = if action.host.is_empty() { pod_ip } else { &action.host };
         let https = action.scheme.eq_ignore_ascii_case("https");
@@ -96,8 +109,8 @@ impl Get {
     }
 }
 
-/// Resolves a port by number or by name, with upstream's errors.
-pub(crate) fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+/// Resolves a port by number or by name.
+pub(crate) fn port(port: &IntOrString, container: &Container) -> Result<u16, PortError> {
     let number = match port {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
@@ -105,13 +118,13 @@ pub(crate) fn port(port: &IntOrString, container: &Container) -> Result<u16, Str
             match (named, name.parse()) {
                 (Some(port), _) => i64::from(port.container_port),
                 (None, Ok(number)) => number,
-                (None, Err(_)) => return Err(format!("port \"{name}\" not found")),
+                (None, Err(_)) => return Err(PortError::NotFound(name.clone())),
             }
         }
     };
     match u16::try_from(number) {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("invalid port number: {number}")),
+        _ => Err(PortError::Invalid(number)),
     }
 }
 
@@ -194,7 +207,7 @@ struct Exchange {
 }
 
 async fn exchange(url: &Url, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
-    let stream = messages::dial(url.host(), url.port()).await.map_err(Failure::Other)?;
+    let stream = messages::dial(url.host(), url.port()).await?;
     let ends = Endpoints::of(&stream);
     if url.is_https() {
         let stream = tls::connect(stream, url.host()).await?;

@@ -9,7 +9,7 @@ use cri::v1;
 use thiserror::Error;
 
 use crate::observability::events::AgentEvent;
-use crate::runtime::fetch::{self, Failure, Get, GetError};
+use crate::runtime::fetch::{self, Failure, Get, GetError, PortError};
 use lifecycle::spec::{
     Container, ExecAction, Handler, HttpGetAction, IntOrString, TcpSocketAction,
 };
@@ -48,8 +48,8 @@ pub enum HookError {
     Exit { command: String, code: i32, errors: String, output: String },
     #[error("{}", .0.rpc_text())]
     Exec(cri::Error),
-    #[error("{0}")]
-    Request(String),
+    #[error(transparent)]
+    Port(#[from] PortError),
     #[error("{0}")]
     Http(String),
     /// Only probes support sockets.
@@ -135,7 +135,7 @@ async fn http_get(
     container: &Container,
     pod_ip: &str,
 ) -> Result<(), HookError> {
-    let get = Get::new(action, container, pod_ip, "kube-lifecycle").map_err(HookError::Request)?;
+    let get = Get::new(action, container, pod_ip, "kube-lifecycle")?;
     let failed = |error: GetError| HookError::Http(error.to_string());
     match fetch::get(&get, None).await {
         Ok(_) => Ok(()),

@@ -7,14 +7,18 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use objects::timestamp::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::observability::metrics::{PodLifecycleMetrics, StartTiming};
 use client::clock::{Clock as _, SystemClock};
 use lifecycle::observed::RuntimeId;
+use lifecycle::spec::Metadata;
 
 #[derive(Debug, Clone, Default)]
 struct CachedPod {
+    namespace: String,
+    name: String,
+    created: Option<String>,
     /// The pod as received.
     text: Arc<str>,
     /// The last reported status.
@@ -54,9 +58,12 @@ impl PodCache {
     }
 
     /// Inserts or replaces a pod.
-    pub fn insert(&self, uid: &str, text: Arc<str>) {
+    pub fn insert(&self, metadata: &Metadata, text: Arc<str>) {
         let mut pods = self.write();
-        let shown = pods.entry(uid.to_owned()).or_default();
+        let shown = pods.entry(metadata.uid.clone()).or_default();
+        shown.namespace.clone_from(&metadata.namespace);
+        shown.name.clone_from(&metadata.name);
+        shown.created.clone_from(&metadata.creation_timestamp);
         shown.text = text;
         if shown.since.is_none() {
             shown.since = Some((Instant::now(), SystemClock.now()));
@@ -69,7 +76,7 @@ impl PodCache {
     /// Sets the status of a pod.
     pub fn set_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
         if let Some(shown) = self.write().get_mut(uid) {
-            if let (Some(pod_lifecycle), Some(pod)) = (&self.pod_lifecycle, shown.with_status()) {
+            if let (Some(pod_lifecycle), Some(pod)) = (&self.pod_lifecycle, shown.before()) {
                 let known = shown.since.map(|(since, _)| since.elapsed()).unwrap_or_default();
                 let pulling = shown.pulled.map(|(from, to)| to.saturating_duration_since(from));
                 let took = StartTiming { known, pulling: pulling.unwrap_or_default() };
@@ -103,13 +110,12 @@ impl PodCache {
         self.read().values().filter_map(CachedPod::with_status).collect()
     }
 
-    /// Returns one pod by name.
+    /// Returns one pod by name. The texts of other pods are not parsed.
     #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
-        let is_it = |pod: &Value| {
-            pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name
-        };
-        self.read().values().filter_map(CachedPod::with_status).find(is_it)
+        let pods = self.read();
+        let mut named = pods.values().filter(|pod| pod.namespace == namespace && pod.name == name);
+        named.find_map(CachedPod::with_status)
     }
 
     /// Returns the ready sandbox of a pod, if it has one.
@@ -120,6 +126,17 @@ impl PodCache {
 }
 
 impl CachedPod {
+    /// Returns the fields that a change of the status is compared with. The text is parsed only for the first
+    /// change.
+    fn before(&self) -> Option<Value> {
+        match &self.status {
+            Some(status) => {
+                Some(json!({"metadata": {"creationTimestamp": self.created}, "status": status}))
+            }
+            None => self.with_status(),
+        }
+    }
+
     fn with_status(&self) -> Option<Value> {
         let mut pod: Value = serde_json::from_str(&self.text).ok()?;
         if let Some(status) = &self.status {
@@ -146,8 +163,6 @@ impl CachedPod {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -156,7 +171,16 @@ mod tests {
         let pod = json!({"metadata": {"namespace": "a", "name": "b"}, "status": {"phase": "Old"}});
         pod_cache.set_status("u", json!({}), None);
         assert_eq!(pod_cache.pods(), [] as [Value; 0]);
-        pod_cache.insert("u", pod.to_string().into());
+        let metadata = Metadata {
+            namespace: "a".to_owned(),
+            name: "b".to_owned(),
+            uid: "u".to_owned(),
+            ..Metadata::default()
+        };
+        pod_cache.insert(&metadata, pod.to_string().into());
+        // The text of another pod is not parsed.
+        let other = Metadata { name: "c".to_owned(), uid: "v".to_owned(), ..metadata };
+        pod_cache.insert(&other, "not JSON".into());
         assert_eq!(pod_cache.pod("a", "b").unwrap()["status"]["phase"], "Old");
         pod_cache.set_status("u", json!({"phase": "New"}), Some("sandbox".to_owned()));
         assert_eq!(pod_cache.pod("a", "b").unwrap()["status"]["phase"], "New");

@@ -11,6 +11,8 @@ use objects::{Quantity, resources};
 
 use super::references::{TokenKey, claim_of, mounted_volumes};
 use super::{ClaimFault, FilesKind, Problem, Projections, source_of};
+use thiserror::Error;
+
 use crate::runtime::lower::{Configs, PodInput, downward};
 use crate::runtime::{cgroups, lower};
 use lifecycle::spec::{
@@ -46,8 +48,13 @@ pub struct Claim {
     pub has_volume: bool,
 }
 
+/// The API server's reason for not issuing a token.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct TokenError(pub String);
+
 /// Tokens, or errors.
-pub type Tokens = BTreeMap<TokenKey, Result<String, String>>;
+pub type Tokens = BTreeMap<TokenKey, Result<String, TokenError>>;
 
 /// The content of each mounted volume, or its problem, by name.
 pub type Contents = Vec<(String, Result<Content, Problem>)>;
@@ -273,7 +280,7 @@ fn of_source(
         let mode = if is_private { PRIVATE_MODE } else { mode };
         let token = match sources.tokens.get(&key) {
             Some(Ok(token)) => token,
-            Some(Err(why)) => return Err(Problem::Token(why.clone())),
+            Some(Err(error)) => return Err(Problem::Token(error.to_string())),
             None => return Err(Problem::Token("it was not requested yet".to_owned())),
         };
         let file = File { data: token.clone().into_bytes(), mode, owner };

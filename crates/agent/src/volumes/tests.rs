@@ -56,7 +56,7 @@ fn tokens() -> Tokens {
     let key = |audience: &str| TokenKey { audience: audience.to_owned(), expiration_seconds: 3607 };
     Tokens::from([
         (key(""), Ok("the token".to_owned())),
-        (key("vault"), Err("serviceaccounts \"x\" not found".to_owned())),
+        (key("vault"), Err(TokenError("serviceaccounts \"x\" not found".to_owned()))),
     ])
 }
 

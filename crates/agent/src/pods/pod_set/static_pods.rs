@@ -113,7 +113,10 @@ impl PodSet {
     pub(super) fn add_static(&mut self, parsed: PodWithManifest) {
         let uid = parsed.pod.metadata.uid.clone();
         if !self.entries.contains_key(&uid) {
-            self.context.publications.pod_cache.insert(&uid, Arc::clone(&parsed.text));
+            self.context
+                .publications
+                .pod_cache
+                .insert(&parsed.pod.metadata, Arc::clone(&parsed.text));
             self.add(parsed, ConfigSource::File);
         }
     }

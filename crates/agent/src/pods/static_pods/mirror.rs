@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::PODS;
-use client::{Backoff, Client, DeleteOptions, Error, ignore_not_found};
+use client::{Backoff, Client, DeleteOptions, ignore_not_found};
 use serde_json::{Value, json};
+use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -154,7 +155,7 @@ pub async fn run(
                     failed = true;
                     if log.failed(&error) {
                         let retry_in_ms = millis(wait);
-                        warn!(pod, error, retry_in_ms, "failed to update a mirror pod");
+                        warn!(pod, %error, retry_in_ms, "failed to update a mirror pod");
                     }
                 }
             }
@@ -184,47 +185,60 @@ fn full_name((namespace, name): &Name) -> String {
     format!("{namespace}/{name}")
 }
 
+/// The reason why a change of a mirror pod was not applied.
+#[derive(Debug, Error)]
+enum MirrorError {
+    #[error(transparent)]
+    Api(#[from] client::Error),
+    #[error(transparent)]
+    Render(#[from] serde_json::Error),
+    #[error(
+        "the API has a pod {namespace}/{name} that is not a mirror; delete it so that the mirror of \
+         the static pod can be created"
+    )]
+    NotAMirror { namespace: String, name: String },
+}
+
 async fn act(
     api: &Client,
     mirrors: &Mirrors,
     action: &Action,
     node: &str,
     node_uid: Option<&str>,
-) -> Result<(), String> {
-    let message = |error: Error| error.to_string();
+) -> Result<(), MirrorError> {
     match action {
         Action::Delete { name: (namespace, name), uid } => {
             let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(uid) };
             let done = api.delete(PODS, namespace, name, &options).await;
-            ignore_not_found(done).map_err(message)
+            Ok(ignore_not_found(done)?)
         }
         Action::Create(name) => {
             // Without a Node object it would have no owner.
             let (Some(read), Some(node_uid)) = (mirrors.wanted.get(name), node_uid) else {
                 return Ok(());
             };
-            let pod = object(read, node, node_uid).map_err(|error| error.to_string())?;
+            let pod = object(read, node, node_uid)?;
             match api.create(PODS, &name.0, &pod).await {
                 Ok(_) => {
                     info!(pod = full_name(name), "created a mirror pod");
                     Ok(())
                 }
                 Err(error) if error.is_already_there() => theirs(api, name).await,
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.into()),
             }
         }
     }
 }
 
 /// Returns an error if the pod that has the name of a mirror is not a mirror.
-async fn theirs(api: &Client, (namespace, name): &Name) -> Result<(), String> {
-    let pod: Value = api.get(PODS, namespace, name).await.map_err(|error| error.to_string())?;
+async fn theirs(api: &Client, (namespace, name): &Name) -> Result<(), MirrorError> {
+    let pod: Value = api.get(PODS, namespace, name).await?;
     match pod["metadata"]["annotations"][CONFIG_MIRROR].is_string() {
         true => Ok(()),
-        false => Err(format!(
-            "the API has a pod {namespace}/{name} that is not a mirror; delete it so that the \
-             mirror of the static pod can be created"
-        )),
+        false => {
+            let (namespace, name) = (namespace.clone(), name.clone());
+            Err(MirrorError::NotAMirror { namespace, name })
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::error::Error as _;
 use std::io::{self, ErrorKind};
 
+use thiserror::Error;
 use tokio::net::TcpStream;
 
 /// Formats `host:port`, with brackets if the host contains colons.
@@ -11,17 +12,28 @@ pub(crate) fn join(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Connects. An error is, for example, `dial tcp 10.0.0.1:80: connect: connection refused`.
-pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+/// The reason why a connection was not established, for example
+/// `dial tcp 10.0.0.1:80: connect: connection refused`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum DialError {
+    #[error("dial tcp: lookup {0}: no such host")]
+    Lookup(String),
+    /// With the cause as Go names it.
+    #[error("dial tcp {address}: connect: {cause}")]
+    Connect { address: String, cause: String },
+}
+
+/// Connects to the first address that answers.
+pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, DialError> {
     let addresses = tokio::net::lookup_host((host, port)).await;
     let addresses: Vec<_> = addresses.map(Iterator::collect).unwrap_or_default();
     if addresses.is_empty() {
-        return Err(format!("dial tcp: lookup {host}: no such host"));
+        return Err(DialError::Lookup(host.to_owned()));
     }
     let connected = TcpStream::connect(addresses.as_slice()).await;
     connected.map_err(|error| {
-        let at = addresses.first().map_or_else(|| join(host, port), ToString::to_string);
-        format!("dial tcp {at}: connect: {}", errno(&error))
+        let address = addresses.first().map_or_else(|| join(host, port), ToString::to_string);
+        DialError::Connect { address, cause: errno(&error) }
     })
 }
 

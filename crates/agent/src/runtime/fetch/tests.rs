@@ -264,7 +264,8 @@ fn ports_are_resolved_by_number_or_name() {
     }))
     .unwrap();
     let check = |given: IntOrString, expected: Result<u16, &str>| {
-        assert_eq!(port(&given, &container), expected.map_err(str::to_owned), "{given:?}");
+        let found = port(&given, &container).map_err(|error| error.to_string());
+        assert_eq!(found, expected.map_err(str::to_owned), "{given:?}");
     };
     let named = |name: &str| IntOrString::String(name.to_owned());
     check(IntOrString::Int(80), Ok(80));

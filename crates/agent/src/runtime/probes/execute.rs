@@ -137,7 +137,7 @@ async fn http_get(
 ) -> ProbeOutcome {
     let get = match Get::new(action, question.container, question.pod_ip, "kube-probe") {
         Ok(get) => get,
-        Err(error) => return ProbeOutcome::Error(error),
+        Err(error) => return ProbeOutcome::Error(error.to_string()),
     };
     match fetch::get(&get, Some(timeout)).await {
         Ok(got) => match got.status {
@@ -159,12 +159,12 @@ async fn tcp_socket(
 ) -> ProbeOutcome {
     let port = match fetch::port(&action.port, question.container) {
         Ok(port) => port,
-        Err(error) => return ProbeOutcome::Error(error),
+        Err(error) => return ProbeOutcome::Error(error.to_string()),
     };
     let host = if action.host.is_empty() { question.pod_ip } else { &action.host };
     match tokio::time::timeout(timeout, messages::dial(host, port)).await {
         Ok(Ok(_)) => ProbeOutcome::Success,
-        Ok(Err(error)) => ProbeOutcome::Failure(error),
+        Ok(Err(error)) => ProbeOutcome::Failure(error.to_string()),
         Err(_) => {
             ProbeOutcome::Failure(format!("dial tcp {}: i/o timeout", messages::join(host, port)))
         }
