@@ -125,7 +125,7 @@ fn kubelet_state() -> PathBuf {
 }
 
 /// Returns a pod with exclusive CPUs.
-fn guaranteed(uid: &str, cpus: &str, memory: &str) -> agent::spec::Pod {
+fn guaranteed(uid: &str, cpus: &str, memory: &str) -> lifecycle::spec::Pod {
     let amounts = json!({"cpu": cpus, "memory": memory});
     serde_json::from_value(json!({
         "metadata": {"uid": uid},
@@ -172,12 +172,12 @@ fn state_of_a_kubelet_survives_both_moves() {
     ledger.rewrite().unwrap();
     assert_unchanged("after a rewrite");
     // A pod that is admitted again gets the CPU and the memory that it has.
-    let placement = ledger.plan(&agent::placement_demand(&pinned)).unwrap();
+    let placement = ledger.plan(&lifecycle::placement_demand(&pinned)).unwrap();
     ledger.commit(placement).unwrap();
     assert_unchanged("after the admission");
     assert_eq!(ledger.affinities(&pinned)["c"].cpus, CpuSet::parse("1").unwrap());
     assert!(ledger.release(&placement::demand::PodUid::new(uid)).unwrap());
-    let placement = ledger.plan(&agent::placement_demand(&pinned)).unwrap();
+    let placement = ledger.plan(&lifecycle::placement_demand(&pinned)).unwrap();
     ledger.commit(placement).unwrap();
     assert_unchanged("after a new admission");
     let (allocations, unusable) = Allocations::open(dir.path()).unwrap();
@@ -200,8 +200,8 @@ fn lost_memory_state_follows_the_cpus() {
         let node = Configured::new(&machine, &config).unwrap().node;
         LedgerFile::open(dir.path(), node).unwrap().0
     };
-    let admit = |ledger: &mut LedgerFile, pod: &agent::spec::Pod| {
-        let placement = ledger.plan(&agent::placement_demand(pod)).unwrap();
+    let admit = |ledger: &mut LedgerFile, pod: &lifecycle::spec::Pod| {
+        let placement = ledger.plan(&lifecycle::placement_demand(pod)).unwrap();
         ledger.commit(placement).unwrap();
         ledger.affinities(pod)
     };
