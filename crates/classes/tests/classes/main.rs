@@ -1,10 +1,6 @@
 //! Integration tests of the class definitions.
 
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "clippy.toml allows them in tests, not helpers"
-)]
+#![allow(clippy::unwrap_used)]
 
 mod mutations;
 mod recorded;

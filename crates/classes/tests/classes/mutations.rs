@@ -113,8 +113,9 @@ fn assert_valid(plan: &Plan, hardware: &Resctrl, tree: &Tree) {
         for line in &schemata.lines {
             for (id, value) in &line.values {
                 match line.control {
-                    Control::Cache(level, _) => {
-                        let control = *hardware.cache(level).unwrap().base().unwrap();
+                    Control::Cache(level, of) => {
+                        let cache = hardware.cache(level).unwrap();
+                        let control = *cache.control(of).or(cache.base()).unwrap();
                         let mask = CapacityMask(*value);
                         assert!(mask.is_contiguous(), "{group} {id}");
                         assert!(control.cbm_mask.contains(mask), "{group} {id}");
