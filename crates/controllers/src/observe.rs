@@ -297,9 +297,8 @@ pub(crate) struct Lease {
     pub(crate) renewed: Option<MicroTime>,
 }
 
-pub(crate) fn lease(lease: types::Lease) -> Lease {
-    let types::LeaseSpec { renew_time, .. } = lease.spec;
-    Lease { renewed: renew_time }
+pub(crate) fn lease(types::Lease { spec, .. }: types::Lease) -> Lease {
+    Lease { renewed: spec.renew_time }
 }
 
 /// The time at which an event was last observed.
