@@ -255,3 +255,53 @@ async fn audit_log_resumes_after_a_write_error() {
     assert!(matches!(event["responseStatus"]["code"].as_u64(), Some(401 | 403)), "{event}");
     server.assert_alive().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_cannot_exceed_the_rights_of_a_node() {
+    let server = Server::start();
+    let admin = server.admin();
+    for name in ["n1", "n2"] {
+        let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name}});
+        admin.create(NODES, "", &node).await.unwrap();
+    }
+    let secret = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s"}});
+    admin.create(SECRETS, "default", &secret).await.unwrap();
+    config_map(&admin, "default", "c", json!([])).await;
+    let label = |key: &str| json!({"metadata": {"labels": {key: "x"}}});
+    let lease = json!({
+        "kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": {"name": "n2"},
+    });
+    let patch = "application/merge-patch+json";
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    for (method, path, kind, body) in [
+        (Method::PATCH, "/api/v1/nodes/n1", patch, label("node-restriction.kubernetes.io/a")),
+        (Method::PATCH, "/api/v1/nodes/n1", patch, label("node-role.kubernetes.io/control-plane")),
+        (
+            Method::PATCH,
+            "/api/v1/nodes/n1",
+            patch,
+            json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
+        ),
+        (
+            Method::PATCH,
+            "/api/v1/nodes/n1",
+            patch,
+            json!({"metadata": {"ownerReferences": [owner("c", "u")]}}),
+        ),
+        (Method::PATCH, "/api/v1/nodes/n2", patch, label("example.com/a")),
+        (Method::DELETE, "/api/v1/nodes/n1", "", json!({})),
+        (Method::POST, leases, "application/json", lease),
+        (Method::GET, "/api/v1/namespaces/default/secrets/s", "", json!({})),
+        (Method::GET, "/api/v1/namespaces/default/configmaps/c", "", json!({})),
+        (Method::GET, "/api/v1/secrets", "", json!({})),
+    ] {
+        let mut headers =
+            vec![("impersonate-user", "system:node:n1"), ("impersonate-group", "system:nodes")];
+        let body = if kind.is_empty() { String::new() } else { body.to_string() };
+        if !kind.is_empty() {
+            headers.push(("content-type", kind));
+        }
+        let answer = server.ask(Who::Admin, method, path, &headers, body.clone()).await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path} {body}: {}", answer.text());
+    }
+}

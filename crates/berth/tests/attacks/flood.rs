@@ -27,7 +27,7 @@ const AFTERWARDS: u64 = 100 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Raises this process's limit on open files to its maximum.
-fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     let pid = std::process::id().to_string();
     let script = "prlimit --pid $0 --nofile=$(ulimit -Hn):$(ulimit -Hn)";
     let raised = Command::new("sh").args(["-c", script, &pid]).status().unwrap();

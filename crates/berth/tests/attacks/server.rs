@@ -1,10 +1,11 @@
-//! A `berth server` process with a limit on its memory: [`Server`].
+//! A `berth server` process with a limit on its memory: [`Server`]. [`limited`] is any command of
+//! `berth` with that limit, and [`await_line`] waits for the start of a process.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
@@ -12,7 +13,7 @@ use client::{Client, Kubeconfig, Remote, Timeouts};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use https::certificates::Pair;
-use https::{DialError, Dialer};
+use https::{Clock, DialError, Dialer};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -40,7 +41,6 @@ pub(crate) enum Who<'a> {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    #[allow(dead_code, reason = "not every attack is seen in a header")]
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
@@ -59,14 +59,14 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    fn of(config: Kubeconfig, protocol: &str) -> Endpoint {
+    fn of(config: Kubeconfig, protocol: &str, clock: Clock) -> Endpoint {
         let pair = config.identity.as_ref().map(|(certificate, key)| Pair {
             certificate: certificate.text().unwrap(),
             key: key.text().unwrap(),
         });
         let authority = config.authority.text().unwrap();
-        let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], TIMEOUT).unwrap();
-        Endpoint { dialer, config }
+        let dialer = Dialer::new_at(&authority, pair.as_ref(), &[protocol], TIMEOUT, clock);
+        Endpoint { dialer: dialer.unwrap(), config }
     }
 
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, DialError> {
@@ -80,11 +80,87 @@ impl Endpoint {
     }
 }
 
+/// The settings of a server process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Launch<'a> {
+    pub(crate) arguments: &'a [&'a str],
+    pub(crate) environment: Vec<(&'a str, PathBuf)>,
+    /// The limit on open files, which the process cannot raise; the machine's limit if `None`.
+    pub(crate) open_files: Option<u32>,
+    /// The clock for checks of the server's certificates.
+    pub(crate) clock: Clock,
+}
+
+impl Launch<'_> {
+    fn start(&self, data_dir: &Path) -> Result<(Child, Log), Exit> {
+        let mut command = limited(self.open_files);
+        command.args(["server", "--https-listen-port", "0", "--data-dir"]).arg(data_dir);
+        command.args(self.arguments);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        await_line(command, "is ready")
+    }
+}
+
+/// The standard error of a process so far. The test prints it as well.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<String>>);
+
+impl Log {
+    pub(crate) fn text(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// The end of a process that was expected to run.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) code: Option<i32>,
+    pub(crate) log: String,
+}
+
+/// Returns a command of the binary under test with limits on memory and open files.
+pub(crate) fn limited(open_files: Option<u32>) -> Command {
+    let open_files = open_files.map_or_else(|| "$(ulimit -Hn)".to_owned(), |n| n.to_string());
+    let script = format!("ulimit -d {}; ulimit -n {open_files}; exec \"$0\" \"$@\"", MEMORY / 1024);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(rig::berth_binary(env!("CARGO_BIN_EXE_berth")));
+    command.env_remove("BERTH_DATA_DIR").env_remove("KUBECONFIG");
+    command
+}
+
+/// Starts a process and waits until a line of its standard output contains `text`.
+pub(crate) fn await_line(mut command: Command, text: &str) -> Result<(Child, Log), Exit> {
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let log = Log::default();
+    let (errors, copy) = (BufReader::new(process.stderr.take().unwrap()), log.clone());
+    let errors = std::thread::spawn(move || {
+        for line in errors.lines().map_while(Result::ok) {
+            eprintln!("{line}");
+            *copy.0.lock().unwrap() += &(line + "\n");
+        }
+    });
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        if output.read_line(&mut line).unwrap() == 0 {
+            let code = process.wait().unwrap().code();
+            errors.join().unwrap();
+            return Err(Exit { code, log: log.text() });
+        }
+    }
+    // Drain the pipe, so that later output does not block the process.
+    std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
+    Ok((process, log))
+}
+
 /// Runs until dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     dir: TempDir,
     process: Child,
+    log: Log,
+    clock: Clock,
 }
 
 impl Server {
@@ -95,17 +171,37 @@ impl Server {
 
     /// Starts a server with more arguments.
     pub(crate) fn start_with(arguments: &[&str]) -> Server {
+        Server::launch(&Launch { arguments, ..Launch::default() })
+    }
+
+    pub(crate) fn launch(launch: &Launch<'_>) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let process = start_process(&dir.path().join("data"), arguments);
-        Server { dir, process }
+        let (process, log) = launch.start(&dir.path().join("data")).unwrap();
+        Server { dir, process, log, clock: launch.clock.clone() }
     }
 
     /// Kills the server with SIGKILL, and starts another on the same data directory.
-    #[allow(dead_code, reason = "for attacks that outlive the process")]
     pub(crate) fn restart(&mut self, arguments: &[&str]) {
+        self.kill();
+        self.try_start(arguments).unwrap();
+    }
+
+    /// Kills the server with SIGKILL.
+    pub(crate) fn kill(&mut self) {
         let _ = self.process.kill();
         self.process.wait().unwrap();
-        self.process = start_process(&self.data_dir(), arguments);
+    }
+
+    /// Starts a killed server again, which may refuse its data directory.
+    pub(crate) fn try_start(&mut self, arguments: &[&str]) -> Result<(), Exit> {
+        let launch = Launch { arguments, ..Launch::default() };
+        (self.process, self.log) = launch.start(&self.data_dir())?;
+        Ok(())
+    }
+
+    /// Returns the standard error of the process.
+    pub(crate) fn log(&self) -> String {
+        self.log.text()
     }
 
     pub(crate) fn data_dir(&self) -> PathBuf {
@@ -143,13 +239,13 @@ impl Server {
     pub(crate) fn endpoint(&self, who: Who<'_>, protocol: &str) -> Endpoint {
         let mut config = self.kubeconfig();
         config.identity = config.identity.filter(|_| matches!(who, Who::Admin));
-        Endpoint::of(config, protocol)
+        Endpoint::of(config, protocol, self.clock.clone())
     }
 
     /// Returns an endpoint with the rights of a viewer.
     pub(crate) fn viewer_endpoint(&self) -> Endpoint {
         let path = self.data_dir().join("viewer.kubeconfig");
-        Endpoint::of(Kubeconfig::read(&path).unwrap(), "h2")
+        Endpoint::of(Kubeconfig::read(&path).unwrap(), "h2", self.clock.clone())
     }
 
     /// Opens a TLS connection that offers `protocol` (`h2` or `http/1.1`).
@@ -222,27 +318,4 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn start_process(data_dir: &Path, arguments: &[&str]) -> Child {
-    let script =
-        format!("ulimit -d {}; ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"", MEMORY / 1024);
-    let mut process = Command::new("sh")
-        .args(["-c", &script, env!("CARGO_BIN_EXE_berth")])
-        .args(["server", "--https-listen-port", "0", "--data-dir"])
-        .arg(data_dir)
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut output = BufReader::new(process.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("is ready") {
-        line.clear();
-        // The test shows the server's standard error.
-        assert!(output.read_line(&mut line).unwrap() > 0, "the server does not start");
-    }
-    // Drain the pipe, so that later output does not block the server.
-    std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
-    process
 }

@@ -295,3 +295,64 @@ async fn control_characters_in_paths_are_refused() {
     }
     server.assert_alive().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_without_a_meaning_are_refused() {
+    let server = Server::start();
+    for (path, status) in [
+        ("/api/v1/pods?watch=1&timeoutSeconds=x", 400),
+        ("/api/v1/pods?timeoutSeconds=x", 400),
+        ("/api/v1/pods?timeout=invalid", 400),
+        ("/api/v1/pods?limit=x", 400),
+        ("/apis/nothing.example.com/v1/things", 404),
+    ] {
+        let answer = server.ask(Who::Admin, Method::GET, path, &[], "").await;
+        assert_eq!(answer.status.as_u16(), status, "{path}: {}", answer.text());
+    }
+    // A watch of the longest time that can be written starts.
+    let endpoint = server.endpoint(Who::Admin, "h2");
+    let mut sender = open(&endpoint).await.unwrap();
+    let path = "/api/v1/pods?watch=1&timeoutSeconds=9223372036854775807";
+    let request = request(&endpoint, Who::Admin, Method::GET, path, Filler::whole(0));
+    let watch = timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(watch.status(), StatusCode::OK);
+    let headers = [("content-type", "application/json")];
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let object = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"dry"}}"#;
+    let dry = format!("{maps}?dryRun=");
+    server.ask(Who::Admin, Method::POST, &dry, &headers, object).await;
+    let found = server.ask(Who::Admin, Method::GET, &format!("{maps}/dry"), &[], "").await;
+    assert_eq!(found.status, StatusCode::NOT_FOUND, "an empty dryRun creates");
+    let nowhere = "/apis/nothing.example.com/v1/things";
+    let answer = server.ask(Who::Admin, Method::POST, nowhere, &headers, object).await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND, "{}", answer.text());
+    server.assert_alive().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_are_closed_and_lock_out_no_client() {
+    /// More than a server accepts at the same time.
+    const SILENT: usize = 4200;
+    crate::flood::raise_open_files();
+    let server = Server::start();
+    let stranger = server.endpoint(Who::Stranger, "h2");
+    let mut kept = Vec::with_capacity(SILENT);
+    for _ in 0..SILENT / 60 {
+        let mut opening = tokio::task::JoinSet::new();
+        for _ in 0..60 {
+            let stranger = stranger.clone();
+            opening.spawn(async move { stranger.connect().await });
+        }
+        kept.extend(opening.join_all().await.into_iter().flatten());
+    }
+    server.assert_alive().await;
+    // The handshake was the last that the client sent.
+    let mut oldest = kept.swap_remove(0);
+    let mut end = [0; 1024];
+    let closed = async {
+        use tokio::io::AsyncReadExt as _;
+        // The server may send its settings first.
+        while oldest.read(&mut end).await.is_ok_and(|read| read > 0) {}
+    };
+    assert!(timeout(Duration::from_secs(60), closed).await.is_ok(), "a silent connection stays");
+}

@@ -19,4 +19,3 @@ mod runtimes;
 mod static_pods;
 mod support;
 mod takeover;
-mod together;
