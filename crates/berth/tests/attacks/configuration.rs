@@ -100,7 +100,7 @@ fn mistakes_are_refused_by_every_command_with_their_place() {
 }
 
 #[test]
-fn host_name_that_is_no_node_name_is_refused() {
+fn host_name_with_invalid_characters_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data").display().to_string();
     let arguments =

@@ -124,6 +124,18 @@ fn kubelet_state() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/kubelet-state")
 }
 
+/// Returns a pod with exclusive CPUs.
+fn guaranteed(uid: &str, cpus: &str, memory: &str) -> agent::spec::Pod {
+    let amounts = json!({"cpu": cpus, "memory": memory});
+    serde_json::from_value(json!({
+        "metadata": {"uid": uid},
+        "spec": {"containers": [
+            {"name": "c", "resources": {"requests": amounts, "limits": amounts}},
+        ]},
+    }))
+    .unwrap()
+}
+
 const KUBELET_FILES: [&str; 4] =
     ["cpu_manager_state", "memory_manager_state", "allocated_pods_state", "actuated_pods_state"];
 
@@ -155,15 +167,8 @@ fn state_of_a_kubelet_survives_both_moves() {
     let node = Configured::new(&machine, &config).unwrap().node;
     let (mut ledger, found) = LedgerFile::open(dir.path(), node).unwrap();
     assert_eq!(found, []);
-    let amounts = json!({"cpu": "1", "memory": "64Mi"});
     let uid = "4158fc2b-ec6a-4066-be48-590ffc8842f2";
-    let pinned: agent::spec::Pod = serde_json::from_value(json!({
-        "metadata": {"uid": uid},
-        "spec": {"containers": [
-            {"name": "c", "resources": {"requests": amounts, "limits": amounts}},
-        ]},
-    }))
-    .unwrap();
+    let pinned = guaranteed(uid, "1", "64Mi");
     ledger.rewrite().unwrap();
     assert_unchanged("after a rewrite");
     // A pod that is admitted again gets the CPU and the memory that it has.
@@ -178,4 +183,46 @@ fn state_of_a_kubelet_survives_both_moves() {
     let (allocations, unusable) = Allocations::open(dir.path()).unwrap();
     assert_eq!(unusable, []);
     assert!(allocations.allocated(uid).is_some() && allocations.actuated(uid).is_none());
+}
+
+#[test]
+fn lost_memory_state_follows_the_cpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                  cpuManagerPolicy: static\nmemoryManagerPolicy: Static\n\
+                  topologyManagerPolicy: best-effort\nreservedSystemCPUs: '0,4'\n\
+                  systemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 100Mi}\n\
+                  reservedMemory: [{numaNode: 0, limits: {memory: 306Mi}}, \
+                  {numaNode: 1, limits: {memory: 306Mi}}]\n";
+    let config = objects::kubelet_config::read(config).unwrap().0;
+    let machine = berth::machine_source::load_machine(Some("2 sockets x 4 cores mem=4Gi")).unwrap();
+    let open = || {
+        let node = Configured::new(&machine, &config).unwrap().node;
+        LedgerFile::open(dir.path(), node).unwrap().0
+    };
+    let admit = |ledger: &mut LedgerFile, pod: &agent::spec::Pod| {
+        let placement = ledger.plan(&agent::placement_demand(pod)).unwrap();
+        ledger.commit(placement).unwrap();
+        ledger.affinities(pod)
+    };
+    let pods = [guaranteed("a", "2", "256Mi"), guaranteed("b", "2", "256Mi")];
+    let mut ledger = open();
+    let before = pods.each_ref().map(|pod| admit(&mut ledger, pod));
+    let nodes = before.each_ref().map(|affinity| affinity["c"].mems.clone());
+    assert_ne!(nodes[0], nodes[1], "each pod has a node of its own");
+    let file = dir.path().join("memory_manager_state");
+    let written = fs::read_to_string(&file).unwrap();
+    for broken in [None, Some("{")] {
+        drop(ledger);
+        match broken {
+            None => fs::remove_file(&file).unwrap(),
+            Some(text) => fs::write(&file, text).unwrap(),
+        }
+        ledger = open();
+        // In the other order, in which the first pod would get the first node.
+        for (pod, before) in pods.iter().zip(&before).rev() {
+            assert_eq!(admit(&mut ledger, pod), *before, "{broken:?}");
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), written, "{broken:?}");
+    }
 }
