@@ -161,7 +161,9 @@ fn big(pieces: &Pieces<'_>, unit: &Unit) -> Result<Quantity, ParseQuantityError>
         return Ok(Quantity { amount, format, text: None });
     }
     if exponent > MAX_BIG_EXPONENT {
-        return Err(ParseQuantityError::Numeric);
+        let small = without_trailing_zeros(unscaled, exponent, pieces.negative);
+        let amount = Amount::Small(small.ok_or(ParseQuantityError::Numeric)?);
+        return Ok(Quantity { amount, format, text: None });
     }
     let mut decimal =
         Decimal { unscaled, exponent }.rounded_up(NANO).ok_or(ParseQuantityError::Numeric)?;
@@ -178,4 +180,21 @@ fn big(pieces: &Pieces<'_>, unit: &Unit) -> Result<Quantity, ParseQuantityError>
         decimal.unscaled = -decimal.unscaled;
     }
     Ok(Quantity { amount: Amount::Big(Box::new(decimal)), format, text: None })
+}
+
+/// Returns the 64-bit form of a number with a large exponent. The canonical text of such a number
+/// may have up to two zeros more than [`MAX_SMALL_DIGITS`].
+fn without_trailing_zeros(
+    mut unscaled: BigInt,
+    mut exponent: i32,
+    negative: bool,
+) -> Option<Small> {
+    while &unscaled % 10_u32 == BigInt::ZERO {
+        unscaled /= 10_u32;
+        exponent = exponent.checked_add(1)?;
+    }
+    let value = i64::try_from(unscaled).ok()?;
+    let digits = value.checked_ilog10().map_or(1, |digits| digits as usize + 1);
+    (digits <= MAX_SMALL_DIGITS)
+        .then(|| Small { value: if negative { -value } else { value }, exponent })
 }
