@@ -194,5 +194,7 @@ fn without_trailing_zeros(
         exponent = exponent.checked_add(1)?;
     }
     let value = i64::try_from(unscaled).ok()?;
-    Some(Small { value: if negative { -value } else { value }, exponent })
+    let digits = value.checked_ilog10().map_or(1, |digits| digits as usize + 1);
+    (digits <= MAX_SMALL_DIGITS)
+        .then(|| Small { value: if negative { -value } else { value }, exponent })
 }

@@ -12,14 +12,14 @@ fn numbers_with_a_large_exponent_survive_a_round_trip() {
         "0110001110999909010E010990",
         "-999999999999999999e2147483645",
         "1e2147483647",
-        "12345678901234567e5001",
-        "1234567890123456789e5000",
+        "123456789012345678e5001",
+        "123456789012345678000e5000",
     ] {
         let quantity = Quantity::parse(text).unwrap();
         let canonical = quantity.to_string();
         assert_eq!(Quantity::parse(&canonical), Ok(quantity), "{text} as {canonical}");
     }
-    let long = Quantity::parse("12345678901234567891e5000");
+    let long = Quantity::parse("1234567890123456789e5000");
     assert_eq!(long, Err(ParseQuantityError::Numeric));
 }
 
