@@ -61,7 +61,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     overrides: Overrides,
-    /// Assignments of containers and sandboxes at their creation, by id, as far as they are known without a call.
+    /// Known assignments of containers and sandboxes at their creation, by id.
     created: BTreeMap<String, Assignments>,
     /// The resources that the runtime itself offers.
     foreign: Option<v1::ResourcesInfo>,

@@ -4,7 +4,6 @@
 //! Needs the feature `real`, root, loop devices, and the programs losetup and dd. Every test works in
 //! a cgroup of its own and removes it.
 
-#![cfg(target_os = "linux")]
 #![allow(
     clippy::panic,
     clippy::unwrap_used,

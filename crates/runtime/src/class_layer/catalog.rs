@@ -286,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn change_is_refused_as_a_whole_if_one_resource_is_immutable() {
+    fn one_immutable_resource_refuses_the_whole_change() {
         let current = assigned(&[("k8s.io/rdt", "gold")]);
         let change = |requested: &[(&str, &str)]| {
             catalog().change(Level::Container, &current, requested.iter().copied())
         };
         assert_eq!(change(&[("rdt", "bronze")]), Ok(assigned(&[("k8s.io/rdt", "bronze")])));
         assert_eq!(change(&[("rdt", "")]), Ok(Assignments::new()));
-        // The class that the container has is no change.
+        // A request for the class that the container has changes nothing.
         let same = assigned(&[("k8s.io/rdt", "gold"), ("berth.dev/ulimit", "normal")]);
         assert_eq!(change(&[("berth.dev/ulimit", "normal")]), Ok(same));
         let refusal = change(&[("rdt", "bronze"), ("berth.dev/ulimit", "files")]).unwrap_err();

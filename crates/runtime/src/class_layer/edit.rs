@@ -259,7 +259,7 @@ fn remove_annotation(message: &mut Message, number: FieldNumber) -> Result<Assig
     Ok(parse_assignments(&text(&Message::parse(&entry)?, 2)?))
 }
 
-/// Returns a singular string. Bytes that are not UTF-8 are no name that the layer knows.
+/// Returns a singular string. Invalid UTF-8 is replaced, since no name that the layer knows has it.
 fn text(message: &Message, number: FieldNumber) -> Result<String, WireError> {
     let value = message.last(number)?.map(|value| String::from_utf8_lossy(value).into_owned());
     Ok(value.unwrap_or_default())

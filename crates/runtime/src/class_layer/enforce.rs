@@ -31,8 +31,8 @@ pub trait Enforce: fmt::Debug + Send + Sync {
     /// Returns the resources that are offered now.
     fn catalog(&self) -> Arc<ClassCatalog>;
 
-    /// Returns the adjustment of a new container that puts its classes in force at its creation, as far as the runtime
-    /// can do that.
+    /// Returns the adjustment of a new container that puts those of its classes in force at its creation that the
+    /// runtime supports.
     fn adjust(&self, classes: &Assignments) -> Result<Adjustment, EnforceError>;
 
     /// Puts the classes of a running container or sandbox in force. Classes that are in force already are not touched, so

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_are_paths_are_no_file_names() {
+    fn ids_with_separators_are_refused_as_file_names() {
         for (id, expected) in [
             ("0a1b", true),
             ("a-b_c.d", true),
