@@ -267,6 +267,10 @@ fn load(files: &ClassFiles, cgroups: &Cgroups) -> Result<Loaded, ClassFilesError
     let set = set.map_err(|errors| {
         ClassFilesError::Machine(errors.iter().map(ClassSetError::to_string).collect())
     })?;
+    let ignored = without_effect(&set);
+    if !ignored.is_empty() {
+        return Err(ClassFilesError::Machine(ignored));
+    }
     if let (Some(resctrl), Some(plan)) = (&resctrl, &set.rdt_plan) {
         let desired =
             Desired::of_plan(plan).map_err(|error| ClassFilesError::Resctrl(error.into()))?;
@@ -280,6 +284,21 @@ fn load(files: &ClassFiles, cgroups: &Cgroups) -> Result<Loaded, ClassFilesError
         hardware: Arc::new(hardware),
         resctrl,
     })
+}
+
+/// Returns the parts of classes that are not applied. They are refused, so that no class is in force in part.
+fn without_effect(set: &ClassSet) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, resource) in &set.resources {
+        for (class, definition) in &resource.classes {
+            if let Lowered::Own(Effect::Memory(memory)) = &definition.lowered
+                && memory.oom_score_adj.is_some()
+            {
+                problems.push(format!("{name}, class {class:?}: oomScoreAdj is not supported yet"));
+            }
+        }
+    }
+    problems
 }
 
 fn catalog(set: &ClassSet) -> ClassCatalog {
@@ -378,3 +397,26 @@ fn beside(file: &Path, named: &str) -> PathBuf {
 }
 
 mod lower;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_class_with_an_oom_score_is_refused() {
+        let file = ClassFile::parse(
+            "apiVersion: berth.dev/v1alpha1\nkind: ClassFile\nresources:\n- name: example.com/m\n  classes:\n  \
+             - {name: a, memory: {oomScoreAdj: 5}}\n  - {name: b, memory: {min: 1Gi}}\n",
+        )
+        .unwrap();
+        let (set, _) = ClassSet::build(
+            &file,
+            &Imports::default(),
+            &Hardware::default(),
+            &rdt::Tree::default(),
+            &Prefix(resctrl::PREFIX.to_owned()),
+        );
+        let problems = without_effect(&set.unwrap());
+        assert_eq!(problems, ["example.com/m, class \"a\": oomScoreAdj is not supported yet"]);
+    }
+}

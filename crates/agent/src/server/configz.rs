@@ -37,7 +37,7 @@ fn defaults() -> Value {
         "cpuCFSQuotaPeriod": "100ms",
         "evictionPressureTransitionPeriod": "5m0s",
         "mergeDefaultEvictionSettings": false,
-        "failSwapOn": true,
+        "failSwapOn": false,
         "containerLogMaxSize": "10Mi",
         "containerLogMaxFiles": 5,
         "containerLogMonitorInterval": "10s",
@@ -80,6 +80,8 @@ mod tests {
         let usual = objects::KubeletConfig::default();
         let typed = |config: &objects::KubeletConfig| objects::KubeletConfig {
             untyped: Default::default(),
+            // Absent and false mean the same.
+            fail_swap_on: config.fail_swap_on.filter(|&fails| fails),
             ..config.clone()
         };
         assert_eq!(typed(&read), typed(&usual));

@@ -18,7 +18,7 @@ const HISTORY: Duration = Duration::from_secs(300);
 const HISTORY_BYTES: u64 = 256 << 20;
 
 /// Interval of the checks of the history's size.
-const HISTORY_INTERVAL: Duration = Duration::from_secs(10);
+const HISTORY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reserved for deletions and compaction: enough for some thousands of objects.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -54,17 +54,19 @@ pub(super) fn open(data_dir: &Path) -> Result<Store> {
 /// Compacts the store when [`History`] returns a revision.
 pub(super) async fn compact_history(store: Store) {
     let begun = Instant::now();
-    let mut history = History::new(store.revision());
-    loop {
-        tokio::time::sleep(HISTORY_INTERVAL).await;
+    let sample = || {
         let health = store.health();
-        let sample = Sample {
+        Sample {
             at: begun.elapsed(),
             revision: store.revision(),
             appended: health.appended,
             full: health.full.is_some(),
-        };
-        if let Some(point) = history.compact_to(sample) {
+        }
+    };
+    let mut history = History::new(sample());
+    loop {
+        tokio::time::sleep(HISTORY_INTERVAL).await;
+        if let Some(point) = history.compact_to(sample()) {
             // A store that cannot compact continues to work and only keeps more history.
             let _ = store.compact(point).await;
         }
@@ -94,23 +96,27 @@ struct History {
 }
 
 impl History {
-    fn new(revision: Revision) -> History {
-        let (kept, compacted_at) = (VecDeque::new(), Duration::ZERO);
-        History { kept, compacted: revision, compacted_at, past: revision }
+    fn new(now: Sample) -> History {
+        let (compacted, past) = (now.revision, now.revision);
+        History { kept: [now].into(), compacted, compacted_at: Duration::ZERO, past }
     }
 
     /// Returns the revision to compact to, if compaction is due: every five minutes to the revision
     /// of five minutes ago, earlier if the history is too large, and to the newest on a full disk.
+    /// Half of a history that is too large is kept, so that the next compaction is not due at once.
     fn compact_to(&mut self, now: Sample) -> Option<Revision> {
         self.kept.push_back(now);
-        let mut too_much = false;
         while let Some(oldest) = self.kept.front()
-            && (now.at.saturating_sub(oldest.at) >= HISTORY
-                || now.appended - oldest.appended > HISTORY_BYTES)
+            && now.at.saturating_sub(oldest.at) >= HISTORY
         {
-            too_much |= now.at.saturating_sub(oldest.at) < HISTORY;
             self.past = oldest.revision;
             self.kept.pop_front();
+        }
+        let grown = |sample: &Sample| now.appended - sample.appended;
+        let too_much = self.kept.front().is_some_and(|oldest| grown(oldest) > HISTORY_BYTES);
+        if too_much {
+            self.kept.retain(|sample| grown(sample) <= HISTORY_BYTES / 2);
+            self.past = self.kept.front().map_or(now.revision, |oldest| oldest.revision);
         }
         let point = if now.full { now.revision } else { self.past };
         let due = now.full || too_much || now.at.saturating_sub(self.compacted_at) >= HISTORY;
@@ -168,7 +174,7 @@ mod tests {
 
     #[test]
     fn history_is_compacted_every_five_minutes_to_five_minutes_ago() {
-        let mut history = History::new(1.into());
+        let mut history = History::new(sample(0, 1, 0));
         let mut compactions = Vec::new();
         for seconds in (10..=1200).step_by(10) {
             if let Some(point) = history.compact_to(sample(seconds, seconds, 0)) {
@@ -180,13 +186,16 @@ mod tests {
 
     #[test]
     fn burst_or_full_disk_is_compacted_at_once() {
-        let mut history = History::new(1.into());
+        let mut history = History::new(sample(0, 1, 0));
         assert_eq!(history.compact_to(sample(10, 100, 0)), None);
         assert_eq!(history.compact_to(sample(20, 200, HISTORY_BYTES)), None);
-        assert_eq!(history.compact_to(sample(30, 300, HISTORY_BYTES + 1)), Some(100.into()));
+        assert_eq!(history.compact_to(sample(30, 300, HISTORY_BYTES + 1)), Some(200.into()));
         assert_eq!(history.compact_to(sample(40, 400, HISTORY_BYTES + 2)), None);
         let full = Sample { full: true, ..sample(50, 500, HISTORY_BYTES + 2) };
         assert_eq!(history.compact_to(full), Some(500.into()));
         assert_eq!(history.compact_to(full), None, "there is nothing new");
+        let mut history = History::new(sample(0, 1, 0));
+        let burst = sample(1, 900, 2 * HISTORY_BYTES);
+        assert_eq!(history.compact_to(burst), Some(900.into()), "one interval writes too much");
     }
 }

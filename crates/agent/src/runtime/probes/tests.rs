@@ -328,7 +328,7 @@ async fn grpc_outcomes_have_the_kubelets_texts() {
     assert_eq!(answer, ProbeOutcome::Failure(late));
     let answer = grpc::check_health("127.0.0.1", closed, "", Duration::from_millis(50)).await;
     let expected = format!(
-        "timeout: failed to connect service \"127.0.0.1:{closed}\" within 0.05s: context deadline \
+        "timeout: failed to connect service \"127.0.0.1:{closed}\" within 50ms: context deadline \
          exceeded"
     );
     assert_eq!(answer, ProbeOutcome::Failure(expected));
