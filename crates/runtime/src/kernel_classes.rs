@@ -64,7 +64,7 @@ pub enum ClassFilesError {
 
 fn list(path: &Path, problems: &[String]) -> String {
     let lines: Vec<String> =
-        problems.iter().map(|problem| format!("{}:{problem}", path.display())).collect();
+        problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect();
     lines.join("\n")
 }
 
@@ -385,7 +385,7 @@ fn read(path: &Path) -> Result<String, ClassFilesError> {
     let failed = |source| ClassFilesError::Read { path: path.to_owned(), source };
     let size = std::fs::metadata(path).map_err(failed)?.len();
     if size > LARGEST_FILE {
-        let problem = format!(" the file has {size} bytes; at most {LARGEST_FILE} are read");
+        let problem = format!("the file has {size} bytes; at most {LARGEST_FILE} are read");
         return Err(ClassFilesError::Invalid { path: path.to_owned(), problems: vec![problem] });
     }
     std::fs::read_to_string(path).map_err(failed)

@@ -223,13 +223,12 @@ struct Up {
 }
 
 impl Up {
-    fn start(flags: &[&str]) -> Up {
+    fn start() -> Up {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data").display().to_string();
         let mut args = vec!["up", "--data-dir", &data, "--https-listen-port", "0"];
         args.extend(["--agent-port", "0", "--hostname-override", "Node-1"]);
         args.extend(["--container-runtime-endpoint", "unix:///nowhere/containerd.sock"]);
-        args.extend(flags);
         let mut process = command(&args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -264,10 +263,6 @@ impl Up {
             _ => command.env(variable, self.data()),
         };
         finished(command, "")
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     fn client(&self) -> client::Client {
@@ -308,52 +303,11 @@ fn eventually(ask: impl Fn() -> (i32, String, String), part: &str) -> (i32, Stri
     }
 }
 
-/// Creates a pod. Pods are rejected until the account of their namespace is created.
-async fn create_pod(api: &client::Client, pod: &serde_json::Value) {
-    let begun = Instant::now();
-    while let Err(error) = api.create(client::kind::PODS, "default", pod).await {
-        assert!(begun.elapsed() < TIMEOUT, "{error}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn components_parse_a_change_of_a_pod_four_times() {
-    use client::PatchKind;
-    use client::kind::PODS;
-    use serde_json::json;
-    let up = Up::start(&["--log-level", "info,client::parse=trace"]);
-    let api = up.client();
-    create_pod(&api, &pod("counted", &json!({"tolerations": [{"operator": "Exists"}]}))).await;
-    let begun = Instant::now();
-    let bound = |pod: &serde_json::Value| pod["spec"]["nodeName"].is_string();
-    while !bound(&api.get::<serde_json::Value>(PODS, "default", "counted").await.unwrap()) {
-        assert!(begun.elapsed() < TIMEOUT, "the pod is not bound");
-    }
-    let mut revisions = Vec::new();
-    for label in ["first", "second"] {
-        let patch = json!({"metadata": {"labels": {"change": label}}});
-        let changed =
-            api.patch(PODS, "default", "counted", PatchKind::Merge, &patch).await.unwrap();
-        revisions.push(changed["metadata"]["resourceVersion"].as_str().unwrap().to_owned());
-    }
-    // Scheduler, controllers, garbage collector and agent.
-    let parses = |revision: &str| {
-        let log = up.log();
-        let of_pod = log.lines().filter(|line| line.contains("object=default/counted "));
-        of_pod.filter(|line| line.contains(&format!("revision=\"{revision}\""))).count()
-    };
-    let begun = Instant::now();
-    while parses(&revisions[1]) < 4 {
-        assert!(begun.elapsed() < TIMEOUT, "{}", up.log());
-    }
-    // A component parses changes in their order, so the first one is complete.
-    assert_eq!(parses(&revisions[0]), 4, "{}", up.log());
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn node_that_is_not_ready_rejects_pods_with_every_reason() {
+    use client::kind::PODS;
     use serde_json::{Value, json};
-    let up = Up::start(&[]);
+    let up = Up::start();
     assert!(up.output.contains("node     node-1 ("), "{}", up.output);
     assert!(up.output.contains("i of memory)") && !up.output.contains("GiB"), "{}", up.output);
     assert!(up.output.contains("export KUBECONFIG="), "{}", up.output);
@@ -380,7 +334,11 @@ async fn node_that_is_not_ready_rejects_pods_with_every_reason() {
         pod("sound", &json!({"tolerations": tolerant})),
     ];
     for body in bodies {
-        create_pod(&api, &body).await;
+        // Pods are rejected until the namespace's account is created.
+        let begun = Instant::now();
+        while let Err(error) = api.create(PODS, "default", &body).await {
+            assert!(begun.elapsed() < TIMEOUT, "{error}");
+        }
     }
     let explain = |name: &str| up.berth("KUBECONFIG", &["explain", &format!("pod/{name}")]);
     let cases = [

@@ -218,6 +218,7 @@ fn class_file_with_errors_is_refused_with_line_and_field() {
         .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    let place = format!("{}:7:", file.display());
-    assert!(text.contains(&place) && text.contains("soft"), "{text}");
+    let place = format!("{}: line 7, column ", file.display());
+    let field = "resources[0].classes[0].rlimits[0].soft: expected a whole number";
+    assert!(text.contains(&place) && text.contains(field), "{text}");
 }

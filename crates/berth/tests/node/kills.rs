@@ -27,9 +27,9 @@ const LONGEST_LIFE: u64 = 7;
 /// Maximum number of pod lists requested after the last pod, a few milliseconds each.
 const MOST_ANSWERS: u64 = 40;
 
-struct Victim {
+pub(crate) struct Victim {
     process: Child,
-    api: Client,
+    pub(crate) api: Client,
 }
 
 impl Victim {
@@ -50,6 +50,11 @@ impl Drop for Victim {
 
 /// Starts a node from the command line, and waits until its API responds.
 async fn start(containerd: &Containerd) -> Victim {
+    start_logging(containerd, &[], Stdio::null()).await
+}
+
+/// Starts a node with further flags; `log` gets its log.
+pub(crate) async fn start_logging(containerd: &Containerd, flags: &[&str], log: Stdio) -> Victim {
     let here = containerd.directory();
     let data = here.join("data");
     #[allow(clippy::zombie_processes, reason = "a panic here fails the test")]
@@ -61,8 +66,9 @@ async fn start(containerd: &Containerd) -> Victim {
         .arg("--config")
         .arg(here.join("kubelet.yaml"))
         .args(["--container-runtime-endpoint", &containerd.endpoint()])
+        .args(flags)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .unwrap();
     let api = until("the node is up", async || {

@@ -13,6 +13,7 @@ mod classes;
 mod hooks;
 mod kills;
 mod life;
+mod parses;
 mod placement;
 mod resize;
 mod retries;

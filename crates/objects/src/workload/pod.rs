@@ -23,11 +23,13 @@ use crate::yaml::{self, Node, Problem, Resolved, YamlError, did_you_mean};
 const POD: &str = "io.k8s.api.core.v1.Pod";
 const TEMPLATE: &str = "io.k8s.api.core.v1.PodTemplateSpec";
 
-/// Manifests are read with the class resources of KEP-3008.
+/// Manifests are read with the class resources of KEP-3008, and with all operators of tolerations.
 static GATES: LazyLock<FeatureGates> = LazyLock::new(|| {
     let mut gates = FeatureGates::default();
-    let set = gates.set(Gate::QosResources, true);
-    debug_assert!(set.is_ok());
+    for gate in [Gate::QosResources, Gate::TaintTolerationComparisonOperators] {
+        let set = gates.set(gate, true);
+        debug_assert!(set.is_ok());
+    }
     gates
 });
 
