@@ -16,6 +16,8 @@ use placement::Machine;
 use placement::Topology;
 use planner::machine::{Format, MAX_TEXT, lscpu};
 
+use crate::logging::{Notice, print_notice};
+
 /// The source that an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -34,7 +36,7 @@ pub fn load_machine(argument: Option<&str>) -> anyhow::Result<Machine> {
     let (machine, anomalies) = Source::of(argument)?.read()?;
     let from = argument.unwrap_or("this machine");
     for anomaly in anomalies {
-        eprintln!("warning: {from}: {anomaly}");
+        print_notice(Notice::Warning, &format!("{from}: {anomaly}"));
     }
     Ok(machine)
 }
